@@ -1,0 +1,45 @@
+# make demo    the main job on real input, killed and resumed    make test    the tests
+# make check   the one gate: format, lint, types, tests           make bench   measure against the hand-written loop
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+GROUPS := --group test --group lint
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check lint types bench clean
+
+demo: $(STAMP)
+	$(BIN)/python -m examples.flights
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: lint types test
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("cano needs Python 3.11 or newer; set PYTHON=..." if sys.version_info < (3, 11) else 0)'
+ifneq ($(UV),)
+	test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	$(UV) pip install --quiet --python $(BIN)/python --editable '.[demo]' $(GROUPS)
+else
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]' $(GROUPS)
+endif
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

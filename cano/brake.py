@@ -1,0 +1,185 @@
+"""The brake of one run: what stops it, when it may be interrupted, and how a cancellation is told from another's.
+
+A run is stopped by its token, by its total timeout, or by `asyncio.Task.cancel()` on whoever awaits it. All three press
+the same brake, so there is one way to stop. Pressing it sets a level that the run looks at between items and between
+states. Only where the run has said that it is *exposed* (blocked in a read, in `open`, in a plain task's body) is its
+asyncio task interrupted, through `cancel()`; the brake counts its own requests and takes each of them back with
+`uncancel()`, so whatever cancellation is left over is somebody else's.
+
+                      press                      drain_timeout, a second cancel, a second signal
+    running ────────────────────────▶ draining ────────────────────────────────────────────────▶ aborted
+             level on, exposed waits             `cancel()` wherever the run is, and again every second
+             are interrupted
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context as Variables
+from enum import Enum, auto
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_ABORT_AGAIN = 1.0
+
+
+class Halt(Enum):
+    """Why the brake was pressed. The first reason stays."""
+
+    CANCELLED = auto()
+    TIMED_OUT = auto()
+    OUTSIDE = auto()
+
+
+class Halted(Exception):
+    """The run's brake was pressed. Never leaves the engine."""
+
+
+class Brake:
+    """Stops one run. Bound to the asyncio task that does the run's work by `bind`, and let go by `release`.
+
+    `on` is the level. `alert` tells a stream's loop that there is something to look at between two items: that level, an
+    interruption, or a window that is due.
+    """
+
+    __slots__ = (
+        "_drain_timeout",
+        "_loop",
+        "_task",
+        "_thread",
+        "_timer",
+        "aborted",
+        "alert",
+        "exposed",
+        "interrupted",
+        "on",
+        "reason",
+        "variables",
+    )
+
+    def __init__(self, drain_timeout: float | None) -> None:
+        self.on = False
+        self.alert = False
+        self.reason: Halt | None = None
+        self.aborted = False
+        self.exposed = False
+        self.interrupted = False
+        self._drain_timeout = drain_timeout
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._task: asyncio.Task[Any] | None = None
+        self.variables: Variables | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def bind(self, task: asyncio.Task[Any], variables: Variables) -> None:
+        """The asyncio task that does the run's work, and its context variables. A brake pressed before takes hold now."""
+        self._task = task
+        self.variables = variables
+        if self.on:
+            self._engage()
+
+    def release(self) -> None:
+        """The run is over: nothing is interrupted any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._task = None
+
+    # -- asking the run to stop; any thread, any number of times ----------------------------------------------------
+
+    def press(self, reason: Halt) -> None:
+        """Stop and drain."""
+        if self.reason is None:
+            self.reason = reason
+        self.on = self.alert = True
+        if threading.get_ident() == self._thread and asyncio.current_task(self._loop) is not self._task:
+            self.interrupt()
+        self._later(self._engage)
+
+    def stop(self) -> None:
+        """The token fired (`Stoppable`)."""
+        self.press(Halt.CANCELLED)
+
+    def abort(self) -> None:
+        """End the drain: what is not committed is left for a resume."""
+        self.press(Halt.CANCELLED)
+        self._later(self._abort)
+
+    def _later(self, callback: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop has closed: no run is left to stop
+            self._loop.call_soon_threadsafe(callback)
+
+    def _engage(self) -> None:
+        if self._task is None:
+            return
+        self.alert = True
+        if self._timer is None and self._drain_timeout is not None:
+            self._timer = self._loop.call_later(self._drain_timeout, self._abort)
+        self.interrupt()
+
+    def _abort(self) -> None:
+        if self._task is None or self._task.done():
+            return
+        self.aborted = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_ABORT_AGAIN, self._abort)
+        self._task.cancel()
+
+    # -- interrupting an exposed wait -------------------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """Interrupt the run's task if it is in an exposed wait, once per wait."""
+        if self.exposed and not self.interrupted and self._task is not None and not self._task.done():
+            self.interrupted = self.alert = True
+            self._task.cancel()
+
+    def settle(self) -> bool:
+        """End an exposed wait. True if it was interrupted, and then the request is taken back."""
+        self.exposed = False
+        if not self.interrupted:
+            return False
+        self.interrupted = False
+        if self._task is not None:
+            self._task.uncancel()
+        return True
+
+    async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Await an operation that a stop may interrupt.
+
+        Raises:
+            Halted: the run was stopped before the operation or interrupted it. What it raised then is the cause.
+        """
+        if self.on:
+            operation.close()
+            raise Halted
+        self.exposed = True
+        try:
+            return await operation
+        except (asyncio.CancelledError, Exception) as error:
+            if self.settle() and not self.aborted:
+                raise Halted from error
+            raise
+        finally:
+            self.settle()
+
+    def leaked(self) -> bool:
+        """Whether a CancelledError that just surfaced from a hook is only something that user code let out.
+
+        It is not if the drain was aborted. Nor if somebody cancelled the asyncio task itself that runs the hook: the
+            work in hand
+        is gone then, so that counts as an abort.
+        """
+        if self.aborted:
+            return False
+        current = asyncio.current_task(self._loop)
+        if current is None or current.cancelling() == 0:
+            return True
+        self.on = self.alert = self.aborted = True
+        if self.reason is None:
+            self.reason = Halt.OUTSIDE
+        return False

@@ -1,0 +1,148 @@
+"""Journal: the log of one run as its owner writes it. The only caller of `append`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from cano.errors import CanoError, CheckpointConflictError, CheckpointStoreError, RunFencedError
+from cano.recovery.checkpoint import CheckpointRow, RowKind
+from cano.recovery.store import CheckpointStore, Transaction
+
+
+class Journal:
+    """Numbers rows, stamps them with the workflow's version, and lets a newer cursor replace the older one of its visit.
+
+    `sequence` is that of the next row and `cursor_row` that of the cursor row of the present visit, if there is one.
+    Without a store everything is the same except that nothing is written. A conflict means that somebody else has
+    written to the log: it is raised as `RunFencedError`, except at the very first row of a fresh run, where it means
+    that the id is taken.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore | None,
+        workflow_id: str,
+        version: int,
+        *,
+        sequence: int = 0,
+        cursor_row: int | None = None,
+    ) -> None:
+        self._store = store
+        self._workflow_id = workflow_id
+        self._version = version
+        self._written: Callable[[CheckpointRow], None] | None = None
+        self._transaction: Transaction | None = None
+        self._pending: CheckpointRow | None = None
+        self.sequence = sequence
+        self.cursor_row = cursor_row
+
+    def on_written(self, written: Callable[[CheckpointRow], None]) -> None:
+        """Call `written` with every row that has become durable."""
+        self._written = written
+
+    async def enter(self, state: str, task: str, *, visit: int, data: bytes | None, again: bool) -> None:
+        """Record that a state is entered; `again` when a resume enters it, so that its cursor still counts."""
+        row = CheckpointRow(
+            self.sequence, RowKind.STATE_ENTRY, state, task, visit=visit, data=data, workflow_version=self._version
+        )
+        await self._append(row)
+        if not again:
+            self.cursor_row = None
+
+    async def cursor(self, state: str, task: str, blob: bytes, *, next_state: str | None, visit: int, data: bytes | None) -> None:
+        """Record a cursor, and the decision if there is one, in place of the older cursor of this visit."""
+        if self._store is None:
+            self.cursor_row = self.sequence
+            self.sequence += 1
+            return
+        row = CheckpointRow(
+            self.sequence,
+            RowKind.STEP_CURSOR,
+            state,
+            task,
+            blob=bytes(blob),
+            next_state=next_state,
+            visit=visit,
+            data=data,
+            workflow_version=self._version,
+            replaces=self.cursor_row,
+        )
+        await self._append(row)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        """Give the store's connection; the row appended inside becomes durable with what was written through it."""
+        store: Any = self._store
+        opened: AbstractAsyncContextManager[Transaction] = store.transaction(self._workflow_id)
+        failed = False
+        try:
+            async with opened as self._transaction:
+                try:
+                    yield self._transaction.connection
+                except BaseException:
+                    failed = True
+                    raise
+        except Exception as error:
+            self._pending = None
+            raise error if failed else _store_failure("commit", error) from error.__cause__
+        finally:
+            self._transaction = None
+        if self._pending is not None:
+            row, self._pending = self._pending, None
+            self._advance(row)
+
+    async def clear(self) -> None:
+        """Forget the log of a completed run.
+
+        Raises:
+            CheckpointStoreError: it could not be removed.
+        """
+        if self._store is None:
+            return
+        try:
+            await self._store.clear(self._workflow_id)
+        except Exception as error:
+            raise _store_failure("clear", error) from error
+
+    async def _append(self, row: CheckpointRow) -> None:
+        if self._store is None:
+            self._advance(row, silent=True)
+            return
+        try:
+            if self._transaction is not None:
+                await self._transaction.append(row)
+            else:
+                await self._store.append(self._workflow_id, row)
+        except CheckpointConflictError as error:
+            raise self._conflict(row) from error
+        except Exception as error:
+            raise _store_failure("append a row", error) from error
+        if self._transaction is not None:
+            self._pending = row
+        else:
+            self._advance(row)
+
+    def _advance(self, row: CheckpointRow, *, silent: bool = False) -> None:
+        self.sequence = row.sequence + 1
+        if row.kind is RowKind.STEP_CURSOR:
+            self.cursor_row = row.sequence
+        if self._written is not None and not silent:
+            self._written(row)
+
+    def _conflict(self, row: CheckpointRow) -> CheckpointStoreError:
+        if row.sequence == 0:
+            return CheckpointConflictError(
+                f"run {self._workflow_id!r} has an unfinished log: go on with resume_from({self._workflow_id!r}), or start with "
+                "if_exists='resume' or if_exists='discard'"
+            )
+        return RunFencedError(
+            f"somebody else has written to the log of run {self._workflow_id!r}; this run stopped before row {row.sequence}"
+        )
+
+
+def _store_failure(what: str, error: Exception) -> CanoError:
+    if isinstance(error, CheckpointStoreError):
+        return error
+    return CheckpointStoreError(f"the checkpoint store could not {what}: {type(error).__name__}")

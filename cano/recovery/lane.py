@@ -1,0 +1,349 @@
+"""Lane: one event loop's way into a SQLite log.
+
+Reads and appends go through one connection, transactions of the user's through another; both have a thread each
+(aiosqlite), because a commit may stall for milliseconds. Within a lane one writer works at a time; between lanes and
+processes SQLite's own lock decides.
+
+Appends are gathered: while one commit is on its way those that arrive wait together and go out in the next one. Nothing spans
+two awaits on the shared connection: an append is one statement. A caller that is cancelled waits until its row has been written
+or has been taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import aiosqlite
+
+from cano.cancel import outlast, settled
+from cano.errors import CheckpointStoreError
+from cano.recovery.checkpoint import CheckpointRow
+from cano.recovery.memory import conflict
+from cano.recovery.schema import PATIENCE, TABLES, VERSION, Hidden, insert, parameters
+
+T = TypeVar("T")
+
+_ENDED = "flush_window tried to end its transaction: leave commit and rollback to the engine, and use no executescript"
+_GROUP = 512
+_RETRY = 0.01
+
+_inside: ContextVar[frozenset[str]] = ContextVar("_inside", default=frozenset())
+"""The databases whose transaction the present code runs in: waiting for another write there would wait for ever."""
+
+
+class SqliteTransaction:
+    """An open transaction: see `cano.recovery.store.Transaction`."""
+
+    def __init__(self, connection: aiosqlite.Connection, workflow_id: str) -> None:
+        self.connection = connection
+        self._workflow_id = workflow_id
+
+    async def append(self, row: CheckpointRow) -> None:
+        """Add the next row, to be committed with the transaction."""
+        try:
+            taken = await self.connection.execute_fetchall(insert(1), parameters([(self._workflow_id, row)], 1))
+        except sqlite3.Error as error:
+            raise _failure("append", error) from error
+        if not taken:
+            raise conflict(self._workflow_id, row)
+
+
+class _Append:
+    __slots__ = ("done", "row", "workflow_id")
+
+    def __init__(self, workflow_id: str, row: CheckpointRow) -> None:
+        self.workflow_id = workflow_id
+        self.row = row
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class _Guard:
+    """Lets only the engine begin and end transactions; asked by SQLite whenever a statement is compiled."""
+
+    def __init__(self) -> None:
+        self.shut = False
+        self.tried = False
+
+    def __call__(self, action: int, *names: object) -> int:
+        if self.shut and action == sqlite3.SQLITE_TRANSACTION:
+            self.tried = True
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+
+class Lane:
+    """What one event loop holds of a SQLite log. Must be made and used within that loop."""
+
+    def __init__(self, path: str, synchronous: str) -> None:
+        self.process = os.getpid()
+        self._path = path
+        self._synchronous = synchronous
+        self._connections: list[aiosqlite.Connection] = []
+        self._keeper: AsyncGenerator[None, None] | None = None
+        self._shared: aiosqlite.Connection | None = None
+        self._private: aiosqlite.Connection | None = None
+        self._guard = _Guard()
+        self._has_tables = False
+        self._opening = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._pending: deque[_Append] = deque()
+        self._committing: asyncio.Task[None] | None = None
+
+    # -- reading and writing ----------------------------------------------------------------------------------------
+
+    async def probe(self) -> None:
+        """Check that the file, if there is one, is a database that this code may use."""
+        if self._shared is None:
+            await self._open(create=False)
+
+    async def read(self, statement: str, *values: object) -> list[Any]:
+        """Run a query; [] if there is no log yet."""
+        connection = await self._open(create=False)
+        if connection is None:
+            return []
+        return list(await self._run(connection, statement, *values))
+
+    async def write(self, statement: str, *values: object) -> None:
+        """Run one statement in a transaction of its own, unless there is no log yet."""
+        self._refuse_inside()
+        async with self._turn:
+            connection = await self._open(create=False)
+            if connection is not None:
+                await settled(self._run(connection, statement, *values))
+
+    async def append(self, workflow_id: str, row: CheckpointRow) -> None:
+        """Append in the next group."""
+        self._refuse_inside()
+        entry = _Append(workflow_id, row)
+        self._pending.append(entry)
+        if self._committing is None:
+            self._committing = asyncio.get_running_loop().create_task(self._commit(), name="cano-commit")
+        try:
+            await asyncio.shield(entry.done)
+        except asyncio.CancelledError:
+            if entry in self._pending:
+                self._pending.remove(entry)
+            else:
+                await outlast(entry.done)
+            raise
+
+    async def _commit(self) -> None:
+        group: list[_Append] = []
+        try:
+            while self._pending:
+                async with self._turn:
+                    group = self._take_group()
+                    await self._insert(group)
+        except BaseException as error:
+            for entry in (*group, *self._pending):
+                entry.fail(error)
+            self._pending.clear()
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._committing = None
+
+    def _take_group(self) -> list[_Append]:
+        """The appends to commit together, in order of arrival, one for each run: the statement cannot order two of one run."""
+        group: list[_Append] = []
+        later: list[_Append] = []
+        runs: set[str] = set()
+        while self._pending and len(group) < _GROUP:
+            entry = self._pending.popleft()
+            (later if entry.workflow_id in runs else group).append(entry)
+            runs.add(entry.workflow_id)
+        self._pending.extendleft(reversed(later))
+        return group
+
+    async def _insert(self, group: list[_Append]) -> None:
+        if not group:
+            return
+        size = 1 << (len(group) - 1).bit_length()
+        rows = [(entry.workflow_id, entry.row) for entry in group]
+        try:
+            connection = await self._open(create=True)
+            assert connection is not None
+            taken = await connection.execute_fetchall(insert(size), parameters(rows, size))
+        except Exception as error:
+            if len(group) > 1 and isinstance(error, sqlite3.Error):
+                for entry in group:  # so that one bad row fails alone
+                    await self._insert([entry])
+            else:
+                failure = error if isinstance(error, CheckpointStoreError) else _failure("append", error)
+                for entry in group:
+                    entry.fail(failure)
+            return
+        won = {workflow_id for (workflow_id,) in taken}
+        for entry in group:
+            if entry.workflow_id not in won:
+                entry.fail(conflict(entry.workflow_id, entry.row))
+            elif not entry.done.done():
+                entry.done.set_result(None)
+
+    @asynccontextmanager
+    async def transaction(self, workflow_id: str) -> AsyncIterator[SqliteTransaction]:
+        """Hold the write lock while the block lasts; commit at its end, roll back if it raises."""
+        self._refuse_inside()
+        async with self._turn:
+            connection = await self._open_private()
+            guard = self._guard
+            mark = _inside.set(_inside.get() | {self._path})
+            try:
+                await self._run(connection, "BEGIN IMMEDIATE")
+                guard.shut, guard.tried = True, False
+                yield SqliteTransaction(connection, workflow_id)
+                guard.shut = False
+                if guard.tried or not connection.in_transaction:
+                    raise CheckpointStoreError(_ENDED)
+                await self._checked("commit", connection.commit())
+            except BaseException as error:
+                guard.shut = False
+                with suppress(sqlite3.Error, ValueError):
+                    await settled(connection.rollback())
+                if guard.tried and isinstance(error, Exception):
+                    raise CheckpointStoreError(_ENDED) from error
+                raise
+            finally:
+                _inside.reset(mark)
+                connection.row_factory = None
+                connection.text_factory = str
+
+    def _refuse_inside(self) -> None:
+        if self._path in _inside.get():
+            raise CheckpointStoreError(
+                "this database is in the middle of a transactional window; a run inside flush_window needs another file"
+            )
+
+    async def _run(self, connection: aiosqlite.Connection, statement: str, *values: object) -> Any:
+        return await self._checked("use the log", connection.execute_fetchall(statement, Hidden(values)))
+
+    async def _checked(self, what: str, operation: Awaitable[T]) -> T:
+        try:
+            return await operation
+        except sqlite3.Error as error:
+            raise _failure(what, error) from error
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close the connections. Waits for a commit that is on its way."""
+        while self._committing is not None:
+            await outlast(self._committing)
+        async with self._turn, self._opening:
+            if self._keeper is not None:
+                await self._keeper.aclose()
+            self._shared = self._private = self._keeper = None
+            self._has_tables = False
+
+    async def _open(self, *, create: bool) -> aiosqlite.Connection | None:
+        """The shared connection; with `create` the tables are made if need be, without it None is given if there are none."""
+        if self._has_tables:
+            return self._shared
+        async with self._opening:
+            if self._shared is None:
+                if not create and not os.path.exists(self._path):  # noqa: ASYNC240 - one stat
+                    return None
+                self._shared = await settled(self._connect())
+            if not self._has_tables:
+                self._has_tables = await self._checked("open the log", settled(self._prepare(self._shared, create=create)))
+            return self._shared if self._has_tables else None
+
+    async def _open_private(self) -> aiosqlite.Connection:
+        await self._open(create=True)
+        async with self._opening:
+            if self._private is None:
+                connection = await settled(self._connect())
+                await self._run(connection, f"PRAGMA synchronous = {self._synchronous}")
+                await connection.set_authorizer(self._guard)
+                self._private = connection
+            return self._private
+
+    async def _connect(self) -> aiosqlite.Connection:
+        connection: Any = aiosqlite.connect(self._path, timeout=PATIENCE, isolation_level=None)
+        thread: Any = getattr(connection, "_thread", connection)
+        thread.daemon = True  # so that a program that forgets to close can exit
+        await self._checked("open the log", connection)
+        if self._keeper is None:
+            self._keeper = _keep(self._connections)
+            await anext(self._keeper)
+        self._connections.append(connection)
+        opened: aiosqlite.Connection = connection
+        return opened
+
+    async def _prepare(self, connection: aiosqlite.Connection, *, create: bool) -> bool:
+        """Check the version before anything is changed; then, with `create`, make what is missing. True if there are tables."""
+        known = await self._version(connection)
+        if known is None and not create:
+            return False
+        await self._patiently(connection, "PRAGMA journal_mode = WAL")
+        await connection.execute_fetchall(f"PRAGMA synchronous = {self._synchronous}")
+        if known is None:
+            await self._patiently(connection, "BEGIN IMMEDIATE")
+            try:
+                for statement in _statements(TABLES):
+                    await connection.execute_fetchall(statement)
+                await connection.commit()
+            except BaseException:
+                await connection.rollback()
+                raise
+            await self._version(connection)
+        return True
+
+    async def _version(self, connection: aiosqlite.Connection) -> int | None:
+        exists = await connection.execute_fetchall("SELECT 1 FROM sqlite_master WHERE name = 'cano_schema'")
+        found = list(await connection.execute_fetchall("SELECT version FROM cano_schema")) if exists else []
+        if not found:
+            return None
+        version = int(found[0][0])
+        if version > VERSION:
+            raise CheckpointStoreError(
+                f"the log was written by a newer cano (schema {version}, not {VERSION}): upgrade; it was left untouched"
+            )
+        return version
+
+    async def _patiently(self, connection: aiosqlite.Connection, statement: str) -> None:
+        """Run a statement for which SQLite does not always wait itself, such as switching to WAL."""
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + PATIENCE
+        while True:
+            try:
+                await connection.execute_fetchall(statement)
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or loop.time() > patience:
+                    raise
+            await asyncio.sleep(_RETRY)
+
+
+async def _keep(connections: list[aiosqlite.Connection]) -> AsyncGenerator[None, None]:
+    """Close the connections when the event loop shuts its generators down, or when nobody refers to the lane any more."""
+    try:
+        yield
+    finally:
+        while connections:
+            await connections.pop().close()
+
+
+def _statements(script: str) -> list[str]:
+    statements, text = [], ""
+    for line in script.strip().splitlines(keepends=True):
+        text += line
+        if sqlite3.complete_statement(text):
+            statements.append(text)
+            text = ""
+    return statements
+
+
+def _failure(what: str, error: BaseException) -> CheckpointStoreError:
+    return CheckpointStoreError(f"SQLite could not {what}: {error}")

@@ -1,0 +1,84 @@
+"""Rows to a ResumePoint: a pure fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cano.errors import CheckpointStoreError
+from cano.recovery.checkpoint import CheckpointRow, RowKind
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """Where a run goes on.
+
+    state:       the label of the state to enter
+    again:       whether it is a state that the run was in already, to be entered again as the same visit; False if
+                 the last row decided on a new one
+    visit:       which visit that will be
+    cursor:      the encoded cursor of that visit, if any; `cursor_row` is the sequence of its row
+    data:        the encoded `ctx.data`
+    sequence:    of the last row
+    version:     of the workflow that wrote the last row
+    path:        the labels of the states entered before `state`, oldest first
+    """
+
+    state: str
+    again: bool
+    visit: int
+    cursor: bytes | None
+    cursor_row: int | None
+    data: bytes | None
+    sequence: int
+    version: int
+    path: tuple[str, ...]
+
+
+def replay(workflow_id: str, rows: Sequence[CheckpointRow]) -> ResumePoint | None:
+    """Fold the rows of a run into the point where it goes on; None if there are no rows.
+
+    The last row decides. A cursor counts only within its own visit.
+
+    Raises:
+        CheckpointStoreError: the rows are not a log: one is no CheckpointRow, or two have the same sequence.
+    """
+    if not rows:
+        return None
+    for row in rows:
+        if not isinstance(row, CheckpointRow):
+            raise CheckpointStoreError(f"the log of run {workflow_id!r} is damaged: it holds a {type(row).__name__}")
+    ordered = sorted(rows, key=lambda row: row.sequence)
+    if any(left.sequence == right.sequence for left, right in pairwise(ordered)):
+        raise CheckpointStoreError(f"the log of run {workflow_id!r} is damaged: two rows have one sequence")
+    last = ordered[-1]
+    visits: dict[int, str] = {}
+    for row in ordered:
+        if row.kind is RowKind.STATE_ENTRY:
+            visits.setdefault(row.visit, row.state)
+    if last.next_state is not None:
+        return ResumePoint(
+            state=last.next_state,
+            again=False,
+            visit=last.visit + 1,
+            cursor=None,
+            cursor_row=None,
+            data=last.data,
+            sequence=last.sequence,
+            version=last.workflow_version,
+            path=tuple(visits.values()),
+        )
+    cursors = [row for row in ordered if row.kind is RowKind.STEP_CURSOR and row.visit == last.visit]
+    newest = cursors[-1] if cursors else None
+    return ResumePoint(
+        state=last.state,
+        again=True,
+        visit=last.visit,
+        cursor=newest.blob if newest else None,
+        cursor_row=newest.sequence if newest else None,
+        data=last.data,
+        sequence=last.sequence,
+        version=last.workflow_version,
+        path=tuple(state for visit, state in visits.items() if visit != last.visit),
+    )

@@ -1,0 +1,76 @@
+"""The tables of the SQLite store, and the statements that touch them.
+
+Names begin with `cano_`, so that the file may be the user's own database. A trigger drops the row that a new one
+replaces, so an append is one statement, which SQLite runs as one immediate transaction.
+"""
+
+from __future__ import annotations
+
+from cano.recovery.checkpoint import CheckpointRow
+
+VERSION = 1
+
+COLUMNS = "sequence, kind, state, task, blob, next_state, visit, data, workflow_version"
+
+TABLES = f"""
+CREATE TABLE IF NOT EXISTS cano_schema (version INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS cano_checkpoints (
+    workflow_id TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    state TEXT NOT NULL,
+    task TEXT NOT NULL,
+    blob BLOB,
+    next_state TEXT,
+    visit INTEGER NOT NULL,
+    data BLOB,
+    workflow_version INTEGER NOT NULL,
+    replaces INTEGER,
+    PRIMARY KEY (workflow_id, sequence)
+) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS cano_replace AFTER INSERT ON cano_checkpoints WHEN NEW.replaces IS NOT NULL BEGIN
+    DELETE FROM cano_checkpoints
+    WHERE workflow_id = NEW.workflow_id AND sequence = NEW.replaces AND sequence < NEW.sequence AND kind =
+    'STEP_CURSOR';
+END;
+INSERT INTO cano_schema SELECT {VERSION} WHERE NOT EXISTS (SELECT 1 FROM cano_schema);
+"""
+
+_VALUES = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_EMPTY = (None,) * 11
+
+
+class Hidden(tuple[object, ...]):
+    """Parameters of a statement whose repr shows none of them: a driver may log it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "(...)"
+
+
+def insert(count: int) -> str:
+    """The statement that appends `count` rows, each only if it is the next one of its log, and returns those it took.
+
+    A row without a workflow id is padding and is passed over.
+    """
+    return f"""
+    WITH row (workflow_id, {COLUMNS}, replaces) AS (VALUES {", ".join([_VALUES] * count)})
+    INSERT INTO cano_checkpoints (workflow_id, {COLUMNS}, replaces)
+    SELECT * FROM row WHERE row.workflow_id IS NOT NULL AND row.sequence = COALESCE(
+        (SELECT MAX(sequence) + 1 FROM cano_checkpoints AS log WHERE log.workflow_id = row.workflow_id), 0)
+    RETURNING workflow_id
+    """
+
+
+def parameters(rows: list[tuple[str, CheckpointRow]], count: int) -> Hidden:
+    """The parameters of `insert(count)`, padded."""
+    flat: list[object] = []
+    for workflow_id, row in rows:
+        flat += (workflow_id, row.sequence, str(row.kind), row.state, row.task, row.blob, row.next_state)
+        flat += (row.visit, row.data, row.workflow_version, row.replaces)
+    return Hidden((*flat, *_EMPTY * (count - len(rows))))
+
+
+PATIENCE = 30.0
+"""How long, in seconds, SQLite waits for another writer to let go of the database."""

@@ -1,0 +1,156 @@
+"""SqliteCheckpointStore: logs in one SQLite file, shared by many coroutines, event loops and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Literal, TypeVar
+
+from cano.errors import CheckpointStoreError, ConfigurationError
+from cano.recovery.checkpoint import CheckpointRow, RowKind
+from cano.recovery.claims import locked
+from cano.recovery.lane import Lane, SqliteTransaction
+from cano.recovery.schema import COLUMNS
+
+T = TypeVar("T")
+
+Synchronous = Literal["FULL", "NORMAL"]
+
+
+class SqliteCheckpointStore:
+    """Keeps logs in the SQLite database at `path`, which is created on the first write; it may hold the user's tables too.
+
+    With `synchronous="FULL"` a row that was appended survives a power failure; with "NORMAL" it survives the death of
+    the process, while the last ones may be lost with the power. The database is put into WAL mode. Beside it stand
+    SQLite's `-wal` and `-shm` and an empty `-claims`, whose locks say which runs are being worked on.
+
+    Appends that arrive together are committed together. The store may be used from several event loops; each has its
+    own connection, opened on first use and closed with the loop, by `close`, or with the process. A program that
+    forgets to close still exits.
+
+    Raises:
+        ConfigurationError: `path` names no file, or `synchronous` is neither word.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, synchronous: Synchronous = "FULL") -> None:
+        name = os.fspath(path)
+        if not isinstance(name, str) or not name or name.startswith(":memory:"):
+            raise ConfigurationError("SqliteCheckpointStore needs the path of a file; for memory use MemoryCheckpointStore()")
+        if synchronous not in ("FULL", "NORMAL"):
+            raise ConfigurationError("synchronous must be 'FULL' or 'NORMAL'")
+        if sqlite3.sqlite_version_info < (3, 35):
+            raise ConfigurationError(f"SQLite 3.35 or newer is needed, this Python has {sqlite3.sqlite_version}")
+        self._path = os.path.realpath(name)
+        self._synchronous = synchronous
+        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = weakref.WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"SqliteCheckpointStore({self._path!r})"
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the database."""
+        return self._path
+
+    @property
+    def _lane(self) -> Lane:
+        loop = asyncio.get_running_loop()
+        lane = self._lanes.get(loop)
+        if lane is None or lane.process != os.getpid():
+            lane = self._lanes[loop] = Lane(self._path, self._synchronous)
+        return lane
+
+    async def append(self, workflow_id: str, row: CheckpointRow) -> None:
+        """Add the next row, durably; see `CheckpointStore.append`.
+
+        Raises:
+            CheckpointConflictError: it is not the next one.
+            CheckpointStoreError: SQLite refused; nothing was written.
+        Cancellation: waits for a write that has begun, at most as long as SQLite waits for a lock, then raises.
+        """
+        await self._lane.append(workflow_id, row)
+
+    async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
+        """All rows of one run, ascending by sequence.
+
+        Raises:
+            CheckpointStoreError: the database cannot be read, or a row in it is damaged.
+        """
+        found = await self._lane.read(
+            f"SELECT {COLUMNS} FROM cano_checkpoints WHERE workflow_id = ? ORDER BY sequence", workflow_id
+        )
+        return [_row(workflow_id, values) for values in found]
+
+    async def clear(self, workflow_id: str) -> None:
+        """Forget one run. Idempotent."""
+        await self._lane.write("DELETE FROM cano_checkpoints WHERE workflow_id = ?", workflow_id)
+
+    async def list_runs(self) -> list[str]:
+        """The ids of all runs that have a log, sorted."""
+        found = await self._lane.read("SELECT DISTINCT workflow_id FROM cano_checkpoints ORDER BY workflow_id")
+        return [workflow_id for (workflow_id,) in found]
+
+    @asynccontextmanager
+    async def claim(self, workflow_id: str) -> AsyncIterator[None]:
+        """Hold one run while the block lasts, by a lock that the operating system drops with the process.
+
+        Raises:
+            RunOwnedError: somebody alive holds it.
+            CheckpointStoreError: the database is not one, or is newer than this code; it is left untouched.
+        """
+        await self._lane.probe()
+        with locked(f"{self._path}-claims", workflow_id):
+            yield
+
+    @asynccontextmanager
+    async def transaction(self, workflow_id: str) -> AsyncIterator[SqliteTransaction]:
+        """A transaction on a connection of its own, `.connection`, an `aiosqlite.Connection`.
+
+        It holds SQLite's write lock, so other writers wait until the block ends. It is committed when the block ends
+        and rolled back when the block raises; the block itself can do neither.
+
+        Raises:
+            CheckpointStoreError: SQLite refused to begin or to commit, or the block tried to end the transaction.
+        """
+        async with self._lane.transaction(workflow_id) as transaction:
+            yield transaction
+
+    async def close(self) -> None:
+        """Close the connections of this event loop. The store may be used again afterwards. Idempotent."""
+        lane = self._lanes.pop(asyncio.get_running_loop(), None)
+        if lane is not None:
+            await lane.close()
+
+
+def _row(workflow_id: str, values: tuple[object, ...]) -> CheckpointRow:
+    sequence, kind, state, task, blob, next_state, visit, data, version = values
+    try:
+        return CheckpointRow(
+            _typed(sequence, int),
+            RowKind(_typed(kind, str)),
+            _typed(state, str),
+            _typed(task, str),
+            blob=_bytes(blob),
+            next_state=None if next_state is None else _typed(next_state, str),
+            visit=_typed(visit, int),
+            data=_bytes(data),
+            workflow_version=_typed(version, int),
+        )
+    except (TypeError, ValueError):
+        raise CheckpointStoreError(f"row {sequence!r} of run {workflow_id!r} is damaged; it was left as it is") from None
+
+
+def _typed(value: object, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise TypeError
+    return value
+
+
+def _bytes(value: object) -> bytes | None:
+    if isinstance(value, str):  # typed in by hand
+        return value.encode()
+    return None if value is None else _typed(value, bytes)

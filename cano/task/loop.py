@@ -1,0 +1,124 @@
+"""THE windowed loop. There is one, and nothing happens in it for each item but the read and `process_item`.
+
+    between items, in this order:  stop?  ·  window full or due?  ·  the next item
+    for each window, always:       encode the cursor  ·  flush_window  ·  the row  ·  the next item
+
+`brake.alert` says that something of the first line is there; `mark` is the number of outputs at which the session
+wants to be asked: to start a timer, to look at the clock, or because the window is full. How a stream ends: by a
+`Stop` from a flush, already committed; by `on_close` after the source ran out; or by a drain, which has no next
+state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from cano.errors import RunFencedError
+from cano.task.session import StreamSession
+from cano.task.stream import CloseReason
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a stream ended: with a next state, or `drained`."""
+
+    state: Any = None
+    drained: bool = False
+
+
+async def run_windows(session: StreamSession) -> Ending:
+    """Run an opened stream to its end.
+
+    Raises: the error that fails the run. Whatever was buffered is discarded and nothing more is committed.
+    Cancellation: only an aborted drain reaches into it; then nothing more is committed either.
+    """
+    brake, window, ctx = session.brake, session.window, session.ctx
+    outputs, process, fix = window.outputs, session.process, session.host.fix
+    add, awaits = outputs.append, inspect.iscoroutinefunction(process)
+    mark = session.mark
+    try:
+        brake.exposed = True
+        async for item in session.source.items:
+            brake.exposed = False
+            if brake.alert:
+                if (ending := await _arrived(session)) is not None:
+                    return ending
+                mark = session.mark
+            try:
+                pair = await process(ctx, item) if awaits else process(ctx, item)
+                if type(pair) is not tuple:
+                    pair = await session.resolve(pair)
+            except (asyncio.CancelledError, Exception) as error:
+                mark = await session.judge(error)
+            else:
+                try:
+                    output, cursor = pair
+                except ValueError:
+                    raise session.no_pair("tuple of another length") from None
+                window.cursor = cursor if fix is None else fix(cursor)
+                add(output)
+                if len(outputs) >= mark:
+                    mark = await session.reckon()
+            if brake.alert:
+                if (ending := await _attend(session)) is not None:
+                    return ending
+                mark = session.mark
+            brake.exposed = True
+    except (asyncio.CancelledError, Exception) as error:
+        if not brake.exposed:
+            raise
+        session.read_failed(error)  # or it was our own interruption, and the reason for it is looked at next
+    brake.settle()
+    return await _finish(session)
+
+
+async def _arrived(session: StreamSession) -> Ending | None:
+    """An item came while something was going on: let a flush beside the read end first."""
+    session.brake.settle()
+    stop = await session.join()
+    return None if stop is None else Ending(stop.state)
+
+
+async def _attend(session: StreamSession) -> Ending | None:
+    """Between items, when something is to be done: a stop comes first, then the window."""
+    if session.brake.on:
+        return await _drain(session)
+    session.brake.alert = False
+    if session.window.due and (stop := await session.flush()) is not None:
+        return Ending(stop.state)
+    return None
+
+
+async def _finish(session: StreamSession) -> Ending:
+    """No item follows: flush the rest, then `on_close` chooses. If it was a stop that ended the reading, drain."""
+    if (stop := await session.join()) is not None:
+        return Ending(stop.state)
+    if session.brake.on:
+        return await _drain(session)
+    if session.window.outputs and (stop := await session.flush()) is not None:
+        return Ending(stop.state)
+    if session.brake.on:
+        return await _drain(session)
+    return Ending(await session.close(CloseReason.EXHAUSTED))
+
+
+async def _drain(session: StreamSession) -> Ending:
+    """Stopped: flush and commit what is in hand, close the source, `on_close(CANCELLED)`. The first error surfaces."""
+    failure: Exception | None = None
+    try:
+        if session.window.outputs:
+            await session.flush(draining=True)
+    except RunFencedError:
+        raise
+    except Exception as error:
+        failure = error
+    try:
+        await session.close(CloseReason.CANCELLED)
+    except Exception as error:
+        failure = failure or error
+    if failure is not None:
+        raise failure
+    return Ending(drained=True)

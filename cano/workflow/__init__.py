@@ -1,0 +1,1 @@
+"""The finite-state machine. The only package that knows both tasks and what is written down."""

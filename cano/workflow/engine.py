@@ -1,0 +1,144 @@
+"""The state machine: enter, record, dispatch, go on, until an exit state. And a run's life around it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from cano.brake import Halt, Halted
+from cano.clock import Turn
+from cano.errors import (
+    CanoError,
+    CheckpointStoreError,
+    TaskExecutionError,
+    WorkflowCancelledError,
+    WorkflowTimeoutError,
+)
+from cano.observer import ClearFailed, Event, Outcome, Resumed, RunEnded, RunStarted, TeardownFailed, TimedOut
+from cano.recovery.store import Claiming
+from cano.workflow.dispatch import dispatch
+from cano.workflow.resume import Start, find_start
+from cano.workflow.run import Run
+
+_log = logging.getLogger("cano")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for: a fresh run at `initial`, or a resume, or whichever fits."""
+
+    initial: Any = None
+    resume: bool = False
+    if_exists: str = "error"
+
+
+async def live(run: Run, request: Request) -> Any:
+    """A run's whole life: claim it, find where it starts, set up the resources, drive it, and undo all that in reverse."""
+    run.audience.tell("on_run_start", RunStarted, resumed=request.resume)
+    outcome: Outcome = "crashed"
+    try:
+        end = await _live(run, request)
+        outcome = "completed"
+        return end
+    except (Halted, asyncio.CancelledError) as error:  # stopped before the first state
+        if not run.brake.on:
+            raise TaskExecutionError("setting up the resources raised CancelledError") from error
+        outcome = _stopped(run)
+        raise run.stopped() from error.__cause__
+    except CanoError as error:
+        outcome = _stopped(run) if error is run.halt else "failed"
+        raise
+    except Exception:
+        outcome = "failed"
+        raise
+    finally:
+        run.audience.tell("on_run_end", RunEnded, outcome=outcome)
+
+
+async def _live(run: Run, request: Request) -> Any:
+    brake = run.brake
+    async with AsyncExitStack() as stack:
+        if isinstance(run.store, Claiming):
+            claim = run.store.claim(run.workflow_id)
+            await brake.expose(stack.enter_async_context(claim))
+        start = await brake.expose(find_start(run, request.initial, request.resume, request.if_exists))
+        await brake.expose(run.resources.acquire())
+        try:
+            run.budget.start()
+            return await _drive(run, start)
+        finally:
+            run.budget.stop()
+            await _put_away(run)
+
+
+async def _drive(run: Run, start: Start) -> Any:
+    """Go from state to state."""
+    if start.sequence is not None:
+        run.audience.tell("on_resume", Resumed, sequence=start.sequence)
+    state, again, cursor = start.state, start.again, start.cursor
+    turn = Turn(asyncio.get_running_loop().time)
+    left = 1
+    try:
+        while True:
+            run.budget.check()
+            if run.brake.on:
+                raise run.stopped()
+            left -= 1
+            if not left:
+                left = await _fair(turn)
+            registered = await run.enter(state, again=again)
+            if registered is None:
+                await _complete(run)
+                return state
+            state = await dispatch(run, registered, cursor)
+            again, cursor = False, None
+    except (asyncio.CancelledError, CanoError) as error:
+        failure = error if isinstance(error, CanoError) else run.stopped()
+        failure.locate(run.state, 1, run.path)
+        raise failure from error.__cause__
+
+
+async def _fair(turn: Turn) -> int:
+    _, due = turn.look()
+    if due:
+        await asyncio.sleep(0)
+        turn.taken()
+    return turn.stride
+
+
+async def _complete(run: Run) -> None:
+    """The exit state is recorded: the log has served. That it cannot be removed does not undo the run."""
+    try:
+        await run.journal.clear()
+    except CheckpointStoreError as error:
+        _log.warning("the log of run %s could not be removed", run.workflow_id)
+        run.audience.tell("on_checkpoint_clear_failed", ClearFailed, error=error)
+
+
+def _stopped(run: Run) -> Outcome:
+    """Tell the observers why the brake was pressed."""
+    error = run.stopped()
+    if run.brake.reason is Halt.TIMED_OUT:
+        assert isinstance(error, WorkflowTimeoutError)
+        run.audience.tell("on_workflow_timeout", TimedOut, elapsed=error.elapsed, limit=error.limit)
+        return "timeout"
+    assert isinstance(error, WorkflowCancelledError)
+    run.audience.tell("on_cancelled", Event)
+    return "cancelled"
+
+
+async def _put_away(run: Run) -> None:
+    """Tear the resources down. An aborted drain cuts that short, but does not undo what the run has achieved."""
+    try:
+        await run.resources.release(lambda name, error: _teardown_failed(run, name, error))
+    except asyncio.CancelledError:
+        if not run.brake.aborted:
+            raise
+        _log.warning("the teardown of run %s was cut short", run.workflow_id)
+
+
+def _teardown_failed(run: Run, name: str, error: Exception) -> None:
+    run.audience.tell("on_teardown_failed", TeardownFailed, resource=name, error_type=type(error).__name__)

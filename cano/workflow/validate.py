@@ -1,0 +1,77 @@
+"""A definition to every problem in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cano.errors import ConfigurationError
+from cano.recovery.store import CheckpointStore, Transactional
+from cano.task.stream import StreamTask
+from cano.workflow.plan import Registration, label_of
+
+
+def problems(
+    states: Mapping[str, Registration],
+    exits: Mapping[str, Any],
+    aliases: Mapping[str, Any],
+    store: CheckpointStore | None,
+) -> list[str]:
+    """Everything that would keep a workflow from running."""
+    found = []
+    if not states:
+        found.append("no registered state handlers: register(state, task)")
+    if not exits:
+        found.append("no exit states defined: add_exit_state(state)")
+    for label, registered in states.items():
+        task = registered.task
+        if isinstance(task, StreamTask) and task.transactional and not isinstance(store, Transactional):
+            what = "there is no checkpoint store" if store is None else f"a {type(store).__name__} has no transactions"
+            found.append(f"state {label}: {registered.name} is transactional, but {what}; use SqliteCheckpointStore")
+    for old, state in aliases.items():
+        found += _alias_problems(old, state, states, exits)
+    return found
+
+
+def _alias_problems(old: Any, state: Any, states: Mapping[str, Registration], exits: Mapping[str, Any]) -> list[str]:
+    if not isinstance(old, str) or not old:
+        return ["aliases: an old label must be a str that is not empty"]
+    if old in states or old in exits:
+        return [f"aliases: {old!r} is the label of a state in use"]
+    try:
+        label = label_of(state)
+    except ConfigurationError as error:
+        return [f"aliases: {old!r}: {error}"]
+    if label not in states and label not in exits:
+        return [f"aliases: {old!r} leads to {label}, which is neither registered nor an exit state"]
+    return []
+
+
+def check_id(workflow_id: Any) -> str:
+    """Return a run's id.
+
+    Raises:
+        ConfigurationError: it is not 1 to 255 printable characters.
+    """
+    if not isinstance(workflow_id, str):
+        raise ConfigurationError(f"workflow_id must be a str, not a {type(workflow_id).__name__}")
+    if not 1 <= len(workflow_id) <= 255 or not workflow_id.isprintable():
+        raise ConfigurationError("workflow_id must be 1 to 255 printable characters, without control characters")
+    return workflow_id
+
+
+def check_store(store: Any) -> CheckpointStore | None:
+    """Return a workflow's store.
+
+    Raises:
+        ConfigurationError: it lacks a method of a store.
+    """
+    if store is None:
+        return None
+    missing = [name for name in ("append", "load_run", "clear") if not callable(getattr(store, name, None))]
+    if isinstance(store, type) or missing:
+        what = f"the class {store.__name__}" if isinstance(store, type) else f"a {type(store).__name__}"
+        raise ConfigurationError(
+            f"checkpoint_store must have append, load_run and clear, as SqliteCheckpointStore(path) does; this is {what}"
+        )
+    return store  # type: ignore[no-any-return]  # just checked

@@ -29,8 +29,9 @@ class Source:
         self._brake = brake
         self._closers: list[Callable[[], Any]] = []
         if hasattr(type(opened), "__aiter__"):
-            self.items: AsyncIterator[Any] = aiter(opened)
-            self._closes_with(self.items if hasattr(self.items, "aclose") else opened, "aclose")
+            inner = aiter(opened)
+            self.items: AsyncIterator[Any] = inner if hasattr(type(inner), "__aiter__") else _Again(inner)
+            self._closes_with(inner if hasattr(inner, "aclose") else opened, "aclose")
         else:
             iterator = iter(opened)
             self.items = _walk(iterator)
@@ -101,6 +102,16 @@ async def open_source(task: StreamTask[Any, Any, Any, Any], ctx: Context[Any], c
 
 async def _awaited(opening: Awaitable[Any]) -> Any:
     return await opening
+
+
+class _Again:
+    """An iterator that has no `__aiter__` itself, which `async for` asks for."""
+
+    def __init__(self, inner: Any) -> None:
+        self.__anext__ = inner.__anext__
+
+    def __aiter__(self) -> Any:
+        return self
 
 
 async def _walk(items: Iterator[Any]) -> AsyncIterator[Any]:

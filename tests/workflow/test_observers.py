@@ -1,0 +1,256 @@
+"""What observers are told, in which order; and that nothing anyone is told holds a user's value."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cano import (
+    CancellationToken,
+    ConfigurationError,
+    MemoryCheckpointStore,
+    Resource,
+    SkipAndContinue,
+    Stop,
+    StreamTask,
+    TaskConfig,
+    TaskExecutionError,
+    Window,
+    Workflow,
+    WorkflowCancelledError,
+    WorkflowObserver,
+    WorkflowTimeoutError,
+)
+from tests.streams import Probe, machine, numbers, run, then_silence
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
+
+
+class Recorder(WorkflowObserver):
+    """Keeps every event with the name of its method."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_"):
+            return lambda event: self.seen.append((name, event))
+        return super().__getattribute__(name)
+
+    @property
+    def names(self) -> list[str]:
+        return [name.removeprefix("on_") for name, _ in self.seen]
+
+
+async def test_a_plain_run_is_told_in_order() -> None:
+    recorder = Recorder()
+
+    async def work(ctx: Any) -> str:
+        return "done"
+
+    await run(work, MemoryCheckpointStore(), observers=[recorder], name="flow")
+    assert recorder.names == [
+        "run_start",
+        "state_enter",
+        "checkpoint",
+        "task_start",
+        "task_success",
+        "state_enter",
+        "checkpoint",
+        "run_end",
+    ]
+    events = [event for _, event in recorder.seen]
+    assert {event.workflow_id for event in events} == {"r"}
+    assert {event.workflow for event in events} == {"flow"}
+    assert [event.state for event in events] == [None, "work", "work", "work", "work", "done", "done", "done"]
+    assert events[-1].outcome == "completed"
+    with pytest.raises(AttributeError):
+        events[0].state = "changed"
+
+
+async def test_a_stream_is_told_of_windows_drops_and_commits() -> None:
+    recorder = Recorder()
+
+    def process(item: int) -> None:
+        if item == 3:
+            raise ValueError
+
+    await run(
+        Probe(
+            numbers(1, 6), process=process, on_item_error=SkipAndContinue(), flush=lambda o: Stop("stopped") if 5 in o else None
+        ),
+        MemoryCheckpointStore(),
+        observers=[recorder],
+    )
+    middle = recorder.names[4:-4]
+    assert middle == ["checkpoint", "window", "item_dropped", "checkpoint", "window"]
+    windows = [event for name, event in recorder.seen if name == "on_window"]
+    assert [(event.count, event.stopped) for event in windows] == [(2, False), (2, True)]
+    assert all(event.seconds >= 0 for event in windows)
+    dropped = next(event for name, event in recorder.seen if name == "on_item_dropped")
+    assert (dropped.error_type, dropped.dead_lettered, dropped.task) == ("ValueError", False, "Probe")
+
+
+async def test_a_cancel_is_told_once_after_the_failure_of_its_task_and_a_timeout_likewise() -> None:
+    token, recorder = CancellationToken(), Recorder()
+    with pytest.raises(WorkflowCancelledError):
+        await run(Probe(numbers(1, 9), process=lambda item: token.cancel()), token=token, observers=[recorder])
+    assert recorder.names[-4:] == ["window", "task_failure", "cancelled", "run_end"]
+    assert recorder.seen[-1][1].outcome == "cancelled"
+    recorder.seen.clear()
+    with pytest.raises(WorkflowTimeoutError):
+        await run(Probe(then_silence(1)), observers=[recorder], total_timeout=0.01)
+    assert recorder.names[-3:] == ["task_failure", "workflow_timeout", "run_end"]
+    assert recorder.seen[-1][1].outcome == "timeout"
+    assert recorder.seen[-2][1].limit == 0.01
+    recorder.seen.clear()
+    with pytest.raises(WorkflowCancelledError):
+        await run(Probe(numbers(1, 9)), token=token, observers=[recorder])
+    assert recorder.names == ["run_start", "cancelled", "run_end"]
+    recorder.seen.clear()
+    running = asyncio.create_task(run(Probe(then_silence(1)), observers=[recorder]))
+    await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert recorder.names[-3:] == ["task_failure", "cancelled", "run_end"]
+
+
+async def test_failures_resumes_crashes_and_clear_failures_are_told() -> None:
+    class Sticky(MemoryCheckpointStore):
+        async def clear(self, workflow_id: str) -> None:
+            raise OSError
+
+    class Bad(Resource):
+        async def teardown(self) -> None:
+            raise ValueError
+
+    store, recorder = Sticky(), Recorder()
+
+    def failing(item: int) -> None:
+        raise ValueError
+
+    with pytest.raises(TaskExecutionError) as caught:
+        await run(Probe(numbers(1, 3), process=failing), store, observers=[recorder])
+    assert recorder.names[-2:] == ["task_failure", "run_end"]
+    assert recorder.seen[-2][1].error is caught.value
+    assert recorder.seen[-1][1].outcome == "failed"
+    recorder.seen.clear()
+    flow = machine(Probe(numbers(1, 3)), store, observers=[recorder], resources={"bad": Bad()})
+    assert await flow.resume_from("r") == "done"
+    assert recorder.names[:3] == ["run_start", "resume", "state_enter"]
+    assert recorder.seen[0][1].resumed
+    assert recorder.seen[1][1].sequence == 0
+    assert recorder.names[-3:] == ["checkpoint_clear_failed", "teardown_failed", "run_end"]
+    recorder.seen.clear()
+
+    def crash(item: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await run(Probe(numbers(1, 3), process=crash), observers=[recorder])
+    assert recorder.seen[-1][1].outcome == "crashed"
+
+
+async def test_an_observer_that_raises_changes_nothing_and_the_next_is_told_all() -> None:
+    """BR-136."""
+
+    class Broken(WorkflowObserver):
+        def __getattribute__(self, name: str) -> Any:
+            if name.startswith("on_"):
+
+                def boom(event: Any) -> None:
+                    raise ValueError("secret")
+
+                return boom
+            return super().__getattribute__(name)
+
+    reference, second = Recorder(), Recorder()
+    for observers in ([reference], [Broken(), second]):
+        store = MemoryCheckpointStore()
+        probe = Probe(numbers(1, 5))
+        assert await run(probe, store, observers=observers) == "done"
+        assert probe.items == [1, 2, 3, 4, 5]
+    assert second.names == reference.names
+
+
+async def test_an_observer_must_be_one_and_not_be_async() -> None:
+    class Async(WorkflowObserver):
+        async def on_window(self, event: Any) -> None:  # type: ignore[override]
+            pass
+
+    for observer in (object(), Async(), Recorder):
+        with pytest.raises(ConfigurationError):
+            Workflow[str](observers=[observer])  # type: ignore[list-item]
+
+
+class Secretive(StreamTask[str, dict[str, str], dict[str, str], dict[str, str]]):
+    """Everything a user has holds a secret."""
+
+    window = Window(count=2)
+    config = TaskConfig(attempt_timeout=1)
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.sick = True
+
+    def _maybe(self, place: str) -> None:
+        if self.place == place and self.sick:
+            raise KeyError("secret-error")
+
+    async def open(self, ctx: Any, cursor: Any) -> AsyncIterator[dict[str, str]]:
+        self._maybe("open")
+        for number in range(4):
+            yield {"password": f"secret-item-{number}"}
+        self._maybe("read")
+
+    async def process_item(self, ctx: Any, item: dict[str, str]) -> Any:
+        self._maybe("process")
+        ctx.data["secret-key"] = "secret-data"
+        if self.place == "pair":
+            return "secret-output"
+        if self.place == "cursor":
+            return item, {"secret-cursor": ("secret",)}
+        return {"out": "secret-output"}, {"cursor": "secret-cursor"}
+
+    async def flush_window(self, ctx: Any, outputs: Any) -> Any:
+        self._maybe("flush")
+        if self.place == "data":
+            ctx.data["bad"] = {"secret-data"}
+        return "secret-decision" if self.place == "decision" else None
+
+    async def on_close(self, ctx: Any, reason: Any) -> Any:
+        self._maybe("close")
+        return {"secret": "secret-state"} if self.place == "state" else "done"
+
+
+@pytest.mark.parametrize(
+    "place", ["open", "read", "process", "pair", "cursor", "flush", "decision", "data", "close", "state", "none"]
+)
+async def test_no_message_log_line_or_event_holds_a_users_value(place: str, caplog: Any, tmp_path: Any) -> None:
+    """BR-78."""
+    from cano import SqliteCheckpointStore
+
+    caplog.set_level(logging.DEBUG)
+    recorder, store = Recorder(), SqliteCheckpointStore(tmp_path / "runs.db")
+    task = Secretive(place)
+    flow = machine(task, store, observers=[recorder], resources={"r": "secret-resource"})
+    try:
+        await flow.orchestrate("work", workflow_id="r", data={"start": "secret-data"})
+        assert place == "none"
+    except Exception as error:
+        assert "secret" not in str(error)
+        assert "secret" not in repr(error)
+        task.sick = False
+        if place in ("open", "read", "process", "flush", "close"):
+            await flow.resume_from("r")
+    assert "secret" not in caplog.text
+    for _, event in recorder.seen:
+        assert "secret" not in repr(event)
+    for row in await store.load_run("r"):
+        assert "secret" not in repr(row)
+    await store.close()

@@ -242,9 +242,10 @@ class StreamSession:
                 await self._take_turn()
             return self.mark
         if isinstance(error, TimeoutExpired):
+            limit, raised = self.settings.attempt_timeout, error.__cause__
             raise AttemptTimeoutError(
-                f"process_item of {self.task.name} took longer than its attempt_timeout of {self.settings.attempt_timeout} s"
-            ) from error.__cause__
+                f"process_item of {self.task.name} took longer than its attempt_timeout of {limit} s"
+            ) from None if isinstance(raised, asyncio.CancelledError) else raised
         raise self._hook_failed("process_item", error)
 
     def no_pair(self, found: str) -> TaskExecutionError:

@@ -515,6 +515,7 @@ async def test_an_item_that_takes_too_long_is_an_ordinary_item_error() -> None:
     with pytest.raises(AttemptTimeoutError) as caught:
         await run(Probe(numbers(1, 4), process=process, config=bound))
     assert caught.value.category == "timeout"
+    assert caught.value.__cause__ is None
     skipping = Probe(numbers(1, 4), process=process, config=bound, on_item_error=SkipAndContinue())
     assert await run(skipping) == "done"
     assert skipping.items == [1, 3, 4]

@@ -171,8 +171,7 @@ class Brake:
         """Whether a CancelledError that just surfaced from a hook is only something that user code let out.
 
         It is not if the drain was aborted. Nor if somebody cancelled the asyncio task itself that runs the hook: the
-            work in hand
-        is gone then, so that counts as an abort.
+        work in hand is gone then, so that counts as an abort.
         """
         if self.aborted:
             return False

@@ -42,10 +42,9 @@ class Stop(Generic[StateT]):
 class StreamTask(Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
     """A stream of items, processed one by one, flushed in windows, resumable at the cursor of the last committed window.
 
-    For each window, always in this order: the cursor is encoded, `flush_window` returns, the cursor is durable
-        together with `ctx.data`, and only then
-    comes the next item. A crash in between replays the window: at least once for each window, or exactly once with
-        `transactional`.
+    For each window, always in this order: the cursor is encoded, `flush_window` returns, the cursor is durable together
+    with `ctx.data`, and only then comes the next item. A crash in between replays the window: at least once for each
+    window, or exactly once with `transactional`.
 
     Attributes, which may also be properties or set on the instance; they are read when the stream is opened:
 

@@ -43,8 +43,7 @@ class Task(Hooks, Generic[StateT]):
     """One state's work: `run` does it and returns the next state.
 
     A task object is shared by all runs of its workflow and is never copied: what belongs to one run goes into
-        `ctx.data`. A resumed run
-    runs the task of the state it was in again, so `run` must be idempotent.
+    `ctx.data`. A resumed run runs the task of the state it was in again, so `run` must be idempotent.
     """
 
     if TYPE_CHECKING:

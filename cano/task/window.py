@@ -42,11 +42,10 @@ class OpenWindow:
     """The window being filled.
 
     `outputs` is one list for the whole stream, so that the loop may keep its `append`; `cursor` is that of the newest
-    output. `full` and `due` say that the window has to be flushed: by its count, or because its deadline has passed.
+    output. `due` says that the window has to be flushed.
 
-    A time window begins when the one before it is committed, and its deadline lies on the grid of that beginning:
-        while the window is
-    empty the deadline moves on by whole periods, so nothing is flushed, and no timer is needed.
+    A time window begins when the one before it is committed, and its deadline lies on the grid of that beginning: while
+    the window is empty the deadline moves on by whole periods, so nothing is flushed, and no timer is needed.
     """
 
     __slots__ = ("_clock", "_period", "began", "count", "cursor", "deadline", "due", "limit", "outputs", "timed")

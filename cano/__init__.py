@@ -6,7 +6,20 @@ from cano.context import Context
 
 # tasks
 from cano.task.task import Task
+from cano.task.router import RouterTask
+from cano.task.poll import Pending, PollTask, Ready
+from cano.task.timer import TimerTask
+from cano.task.batch import BatchTask, Err, Ok
+from cano.task.stepped import Done, More, SteppedTask
+from cano.task.compensatable import CompensatableTask
 from cano.task.config import TaskConfig
+from cano.task.retry import DoNotRetry, ExponentialBackoff, FixedRetry, NoRetry
+
+# split and join
+from cano.task.split import BranchResult, Branches, Split
+from cano.task.join import All, AnyOf, PartialResults, PartialTimeout, Percentage, Quorum
+
+# streams
 from cano.task.stream import CloseReason, Stop, StreamTask
 from cano.task.window import Window
 from cano.task.policy import FailFast, RetryOnError, SkipAndContinue
@@ -53,7 +66,12 @@ from cano.errors import (
 )
 
 __all__ = [
+    "All",
+    "AnyOf",
     "AttemptTimeoutError",
+    "BatchTask",
+    "BranchResult",
+    "Branches",
     "CancellationToken",
     "CanoError",
     "CheckpointConflictError",
@@ -62,33 +80,53 @@ __all__ = [
     "CheckpointStoreError",
     "CircuitOpenError",
     "CloseReason",
+    "CompensatableTask",
     "CompensationFailedError",
     "ConfigurationError",
     "Context",
     "CursorError",
+    "DoNotRetry",
+    "Done",
+    "Err",
+    "ExponentialBackoff",
     "FailFast",
+    "FixedRetry",
     "Health",
     "MemoryCheckpointStore",
     "MemoryStore",
+    "More",
+    "NoRetry",
+    "Ok",
     "OrphanedCompensationError",
+    "PartialResults",
+    "PartialTimeout",
+    "Pending",
+    "Percentage",
+    "PollTask",
+    "Quorum",
     "RateLimitedError",
+    "Ready",
     "Resource",
     "ResourceNotFoundError",
     "ResourceTypeMismatchError",
     "Resources",
     "RetryExhaustedError",
     "RetryOnError",
+    "RouterTask",
     "RowKind",
     "RunFencedError",
     "RunOwnedError",
     "SkipAndContinue",
+    "Split",
     "SqliteCheckpointStore",
+    "SteppedTask",
     "Stop",
     "StoreError",
     "StreamTask",
     "Task",
     "TaskConfig",
     "TaskExecutionError",
+    "TimerTask",
     "Window",
     "Workflow",
     "WorkflowCancelledError",

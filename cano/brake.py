@@ -49,6 +49,7 @@ class Brake:
     __slots__ = (
         "_drain_timeout",
         "_loop",
+        "_sheltered",
         "_task",
         "_thread",
         "_timer",
@@ -68,6 +69,7 @@ class Brake:
         self.aborted = False
         self.exposed = False
         self.interrupted = False
+        self._sheltered = False
         self._drain_timeout = drain_timeout
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -117,12 +119,27 @@ class Brake:
         if self._task is None:
             return
         self.alert = True
-        if self._timer is None and self._drain_timeout is not None:
+        if self._timer is None and self._drain_timeout is not None and not self._sheltered:
             self._timer = self._loop.call_later(self._drain_timeout, self._abort)
         self.interrupt()
 
+    def shelter(self) -> None:
+        """From here on the run is not aborted: what it does now has to be finished, within a bound of its own."""
+        self._sheltered, self.aborted = True, False
+        while self._task is not None and self._task.cancelling():
+            self._task.uncancel()  # requests of ours that have been delivered
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def expose_again(self) -> None:
+        """The end of the shelter. A drain that is going on gets its whole time once more."""
+        self._sheltered = False
+        if self.on:
+            self._engage()
+
     def _abort(self) -> None:
-        if self._task is None or self._task.done():
+        if self._task is None or self._task.done() or self._sheltered:
             return
         self.aborted = True
         if self._timer is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
 from datetime import timedelta
@@ -69,6 +70,13 @@ class Turn:
         fitting = _MAX_STRIDE if pace <= _LOOK / _MAX_STRIDE else int(_LOOK / pace)
         self.stride = max(1, min(fitting, self.stride * 2))
         return now, now - self._started >= TURN
+
+    async def give(self) -> int:
+        """Look, and give the event loop its turn if it is due. The number of items until the next look."""
+        if self.look()[1]:
+            await asyncio.sleep(0)
+            self.taken()
+        return self.stride
 
     def taken(self) -> None:
         """The event loop had its turn."""

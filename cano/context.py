@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from cano.cancel import CancellationToken
@@ -74,9 +73,21 @@ class Context(Generic[DataT]):
         self.attempt = attempt
         self.token = token
         self.window_id: str | None = None
-        self.branches: Mapping[str, Any] | None = None
+        self.branches: Any = None
         self.transaction: Any = None
         self._data = data
+
+    def sibling(self, task: str | None = None, data: RunData[DataT] | None = None) -> Context[DataT]:
+        """A context for work beside this one: of the same visit, with its own attempt, and its own name and data if given."""
+        return Context(
+            resources=self.resources,
+            workflow_id=self.workflow_id,
+            state=self.state,
+            task=task or self.task,
+            token=self.token,
+            data=data or self._data,
+            attempt=self.attempt,
+        )
 
     def __repr__(self) -> str:
         return f"<Context of {self.task} in run {self.workflow_id}>"

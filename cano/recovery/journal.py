@@ -42,10 +42,22 @@ class Journal:
         """Call `written` with every row that has become durable."""
         self._written = written
 
-    async def enter(self, state: str, task: str, *, visit: int, data: bytes | None, again: bool) -> None:
-        """Record that a state is entered; `again` when a resume enters it, so that its cursor still counts."""
+    async def enter(
+        self, state: str, task: str, *, visit: int, data: bytes | None, again: bool, blob: bytes | None = None
+    ) -> None:
+        """Record that a state is entered; `again` when a resume enters it, so that its cursor still counts.
+
+        `blob` holds the results of the split that led to it, if there was one.
+        """
         row = CheckpointRow(
-            self.sequence, RowKind.STATE_ENTRY, state, task, visit=visit, data=data, workflow_version=self._version
+            self.sequence,
+            RowKind.STATE_ENTRY,
+            state,
+            task,
+            blob=blob,
+            visit=visit,
+            data=data,
+            workflow_version=self._version,
         )
         await self._append(row)
         if not again:
@@ -70,6 +82,47 @@ class Journal:
             replaces=self.cursor_row,
         )
         await self._append(row)
+
+    def pass_by(self) -> None:
+        """A state was entered that leaves no row: the cursor of the visit before it does not count for the next."""
+        self.cursor_row = None
+
+    async def completed(self, state: str, task: str, blob: bytes, *, next_state: str, visit: int, data: bytes | None) -> int:
+        """Record that a compensatable step completed, with its output and its decision. Gives the row's sequence."""
+        return await self._note(RowKind.COMPENSATION, state, task, blob, next_state, visit, data)
+
+    async def rollback_started(self, state: str, task: str, error: bytes, *, visit: int, data: bytes | None) -> None:
+        """Record that the run only rolls back from here on, and why."""
+        await self._note(RowKind.ROLLBACK_STARTED, state, task, error, None, visit, data)
+
+    async def compensated(self, state: str, task: str, step: int, *, visit: int, data: bytes | None) -> None:
+        """Record that the step completed in row `step` was compensated."""
+        await self._note(RowKind.COMPENSATED, state, task, str(step).encode(), None, visit, data)
+
+    async def _note(
+        self,
+        kind: RowKind,
+        state: str,
+        task: str,
+        blob: bytes,
+        next_state: str | None,
+        visit: int,
+        data: bytes | None,
+    ) -> int:
+        sequence = self.sequence
+        row = CheckpointRow(
+            sequence,
+            kind,
+            state,
+            task,
+            blob=bytes(blob),
+            next_state=next_state,
+            visit=visit,
+            data=data,
+            workflow_version=self._version,
+        )
+        await self._append(row)
+        return sequence
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:

@@ -11,6 +11,17 @@ from cano.recovery.checkpoint import CheckpointRow, RowKind
 
 
 @dataclass(frozen=True, slots=True)
+class Completed:
+    """A compensatable step that completed and was not compensated since: its row's `sequence`, and its output."""
+
+    sequence: int | None
+    state: str
+    task: str
+    visit: int
+    output: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ResumePoint:
     """Where a run goes on.
 
@@ -23,6 +34,9 @@ class ResumePoint:
     sequence:    of the last row
     version:     of the workflow that wrote the last row
     path:        the labels of the states entered before `state`, oldest first
+    branches:    the encoded results of the split that led to `state`, if any
+    completed:   the compensatable steps to undo if the run fails, oldest first
+    rollback:    the encoded error of a run that was rolling back, else None
     """
 
     state: str
@@ -34,6 +48,9 @@ class ResumePoint:
     sequence: int
     version: int
     path: tuple[str, ...]
+    branches: bytes | None = None
+    completed: tuple[Completed, ...] = ()
+    rollback: bytes | None = None
 
 
 def replay(workflow_id: str, rows: Sequence[CheckpointRow]) -> ResumePoint | None:
@@ -68,6 +85,7 @@ def replay(workflow_id: str, rows: Sequence[CheckpointRow]) -> ResumePoint | Non
             sequence=last.sequence,
             version=last.workflow_version,
             path=tuple(visits.values()),
+            completed=_completed(workflow_id, ordered),
         )
     cursors = [row for row in ordered if row.kind is RowKind.STEP_CURSOR and row.visit == last.visit]
     newest = cursors[-1] if cursors else None
@@ -81,4 +99,18 @@ def replay(workflow_id: str, rows: Sequence[CheckpointRow]) -> ResumePoint | Non
         sequence=last.sequence,
         version=last.workflow_version,
         path=tuple(state for visit, state in visits.items() if visit != last.visit),
+        branches=next((row.blob for row in ordered if row.kind is RowKind.STATE_ENTRY and row.visit == last.visit), None),
+        completed=_completed(workflow_id, ordered),
+        rollback=next((row.blob for row in ordered if row.kind is RowKind.ROLLBACK_STARTED), None),
     )
+
+
+def _completed(workflow_id: str, rows: Sequence[CheckpointRow]) -> tuple[Completed, ...]:
+    undone = {row.blob for row in rows if row.kind is RowKind.COMPENSATED}
+    steps = []
+    for row in rows:
+        if row.kind is RowKind.COMPENSATION and str(row.sequence).encode() not in undone:
+            if row.blob is None:
+                raise CheckpointStoreError(f"the log of run {workflow_id!r} is damaged: row {row.sequence} has no output")
+            steps.append(Completed(row.sequence, row.state, row.task, row.visit, row.blob))
+    return tuple(steps)

@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from cano.clock import Duration, seconds
+from cano.clock import Duration, optional_seconds, seconds
+from cano.errors import ConfigurationError
+from cano.task.retry import RetryPolicy, Rules, check_retry
+
+RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
     """How a task's attempts are run.
 
-    attempt_timeout: the longest one `process_item` may take, in seconds or as a timedelta; None for no limit. An item
-                     that takes longer fails with `AttemptTimeoutError`, an ordinary item error.
+    retry:           `NoRetry()`, `FixedRetry(...)` or `ExponentialBackoff(...)`; None for the default of the kind of
+                     task
+    attempt_timeout: the longest one attempt may take, in seconds or as a timedelta; None for no limit. Expiry is a
+    failure like others
+    retry_on:        which failures are worth another attempt: an exception type, a tuple of them, or a function of the
+                     exception. What is no Exception is never retried, nor is `DoNotRetry`
+
+    Of a stream only `attempt_timeout` applies, to each `process_item`.
 
     Raises:
-        ConfigurationError: the timeout is negative or no duration.
+        ConfigurationError: one of them is of the wrong type, or the timeout is negative.
     """
 
+    retry: RetryPolicy | None = None
     attempt_timeout: Duration | None = None
+    retry_on: RetryOn = Exception
 
     def __post_init__(self) -> None:
         if self.attempt_timeout is not None:
             seconds(self.attempt_timeout, "attempt_timeout")
+        if self.retry is not None:
+            check_retry(self.retry, "retry")
+        _predicate(self.retry_on)
+
+    def rules(self, default: RetryPolicy) -> Rules:
+        """The rules for a kind of task whose default retry is given."""
+        limit = optional_seconds(self.attempt_timeout, "attempt_timeout")
+        return Rules(self.retry or default, _predicate(self.retry_on), limit)
+
+
+def _predicate(retry_on: Any) -> Callable[[BaseException], bool]:
+    kinds = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+    if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        return lambda error: isinstance(error, kinds)
+    if isinstance(retry_on, tuple | type) or not callable(retry_on):
+        raise ConfigurationError("retry_on must be an exception type, a tuple of them, or a function of the exception")
+    return lambda error: bool(retry_on(error))

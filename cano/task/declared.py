@@ -49,7 +49,9 @@ def _arguments(kind: type, base: type) -> tuple[Any, ...] | None:
 
 
 def returned_pair(hook: Any) -> Any:
-    """The second type of a hook annotated `-> tuple[X, Y]`; None if it is not annotated so, or the name cannot be found."""
+    """The second type of a hook annotated `-> tuple[X, Y]`; None if it is not annotated so, or the name cannot be
+    found.
+    """
     hook = inspect.unwrap(getattr(hook, "__func__", hook))
     annotation = getattr(hook, "__annotations__", {}).get("return")
     if isinstance(annotation, str):

@@ -11,8 +11,8 @@ from typing import Any
 from cano.brake import Brake, Halted
 from cano.context import Context
 from cano.errors import ConfigurationError
+from cano.task.failure import hook_failure
 from cano.task.stream import StreamTask
-from cano.task.task import hook_failure
 
 _log = logging.getLogger("cano")
 

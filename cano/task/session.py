@@ -1,4 +1,6 @@
-"""StreamSession: an opened stream. What lives between its windows, and everything the loop does less than once an item."""
+"""StreamSession: an opened stream. What lives between its windows, and everything the loop does less than once an
+item.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from cano.cancel import outlast
 from cano.clock import Turn
 from cano.context import Context
 from cano.errors import AttemptTimeoutError, TaskExecutionError
+from cano.task.failure import hook_failure
 from cano.task.policy import ErrorBudget
 from cano.task.pull import Source
 from cano.task.stream import CloseReason, Stop, StreamSettings, StreamTask
-from cano.task.task import hook_failure
 from cano.task.watchdog import TimeoutExpired, Watchdog
 from cano.task.window import OpenWindow
 
@@ -95,7 +97,8 @@ class StreamSession:
     # -- windows ----------------------------------------------------------------------------------------------------
 
     async def reckon(self) -> int:
-        """The outputs have reached the mark: arm a time window that was empty, look at the clock, see whether the window is full.
+        """The outputs have reached the mark: arm a time window that was empty, look at the clock, see whether the
+        window is full.
 
         Returns the next mark.
         """

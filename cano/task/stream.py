@@ -1,4 +1,6 @@
-"""StreamTask: the hooks of a resumable stream and their contract. The engine that calls them is in `loop` and `session`."""
+"""StreamTask: the hooks of a resumable stream and their contract. The engine that calls them is in `loop` and
+`session`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterable, Awaitable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cano.clock import optional_seconds
 from cano.context import Context
@@ -14,7 +16,7 @@ from cano.errors import ConfigurationError
 from cano.task.config import TaskConfig
 from cano.task.declared import returned_pair, type_argument
 from cano.task.policy import ErrorPolicy, FailFast, RetryOnError, SkipAndContinue
-from cano.task.task import ClassName, Hooks
+from cano.task.task import Hooks, Named
 from cano.task.window import Window
 
 StateT = TypeVar("StateT")
@@ -39,8 +41,9 @@ class Stop(Generic[StateT]):
     state: StateT
 
 
-class StreamTask(Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
-    """A stream of items, processed one by one, flushed in windows, resumable at the cursor of the last committed window.
+class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
+    """A stream of items, processed one by one, flushed in windows, resumable at the cursor of the last committed
+    window.
 
     For each window, always in this order: the cursor is encoded, `flush_window` returns, the cursor is durable together
     with `ctx.data`, and only then comes the next item. A crash in between replays the window: at least once for each
@@ -66,10 +69,6 @@ class StreamTask(Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
     on_item_error: ErrorPolicy = FailFast()
     transactional: bool = False
     config: TaskConfig = TaskConfig()
-    if TYPE_CHECKING:
-        name: str = ""
-    else:
-        name = ClassName()
 
     @abstractmethod
     def open(

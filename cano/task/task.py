@@ -1,4 +1,4 @@
-"""Task: one state's work. And how what user code raises is turned into an error of ours."""
+"""Task: one state's work, as a class or as a function; and what all kinds of tasks have in common."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from cano.context import Context
-from cano.errors import (
-    AttemptTimeoutError,
-    CanoError,
-    CheckpointStoreError,
-    TaskExecutionError,
-    WorkflowCancelledError,
-    WorkflowTimeoutError,
-)
+from cano.task.config import TaskConfig
 
 StateT = TypeVar("StateT")
-
-_OF_A_RUN = (WorkflowCancelledError, WorkflowTimeoutError, CheckpointStoreError, AttemptTimeoutError)
 
 if TYPE_CHECKING:
     from abc import ABC
@@ -39,23 +30,31 @@ class ClassName:
         return owner.__name__
 
 
-class Task(Hooks, Generic[StateT]):
-    """One state's work: `run` does it and returns the next state.
-
-    A task object is shared by all runs of its workflow and is never copied: what belongs to one run goes into
-    `ctx.data`. A resumed run runs the task of the state it was in again, so `run` must be idempotent.
-    """
+class Named:
+    """Something with a `name`: that of its class, unless the class or the object says otherwise."""
 
     if TYPE_CHECKING:
         name: str = ""
     else:
         name = ClassName()
 
+
+class Task(Named, Hooks, Generic[StateT]):
+    """One state's work: `run` does it and returns the next state.
+
+    A task object is shared by all runs of its workflow and is never copied: what belongs to one run goes into
+    `ctx.data`. A resumed run runs the task of the state it was in again, so `run` must be idempotent.
+
+    config:  how its attempts are run; by default an Exception is retried with `ExponentialBackoff()`
+    """
+
+    config: TaskConfig = TaskConfig()
+
     @abstractmethod
     async def run(self, ctx: Context[Any]) -> StateT:
         """Do the work and return the next state.
 
-        Raises: anything; the run fails with a `TaskExecutionError` and can be resumed.
+        Raises: an Exception is retried as `config` says; in the end the run fails and can be resumed.
         Cancellation: a cancel or the total timeout interrupts it at its next await.
         """
         raise NotImplementedError  # never called: an abstract hook is refused by `register`
@@ -78,17 +77,3 @@ def missing_hooks(task: object) -> list[str]:
     """The names of the hooks that a task's class ought to define and does not."""
     names = sorted({name for base in type(task).__mro__ for name in vars(base)})
     return [name for name in names if getattr(getattr(type(task), name, None), "__isabstractmethod__", False)]
-
-
-def hook_failure(task: str, hook: str, error: BaseException) -> CanoError:
-    """The error for an exception of a hook.
-
-    An error of ours that the hook raised, say by looking up a resource, stands for itself. One that tells of another
-    run, or of a cancel or timeout that is not this run's, is a failure like any other: only the engine says that of
-    its own run.
-    """
-    if isinstance(error, CanoError) and error.state is None and not isinstance(error, _OF_A_RUN):
-        return error
-    failure = TaskExecutionError(f"{hook} of {task} raised {type(error).__qualname__}")
-    failure.__cause__ = error
-    return failure

@@ -1,4 +1,6 @@
-"""Two outside forces on a run: its total timeout, and the cancellation of whoever awaits it. Both only press the brake."""
+"""Two outside forces on a run: its total timeout, and the cancellation of whoever awaits it. Both only press the
+brake.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from cano.brake import Halt, Halted
 from cano.clock import Turn
@@ -19,6 +19,7 @@ from cano.errors import (
 )
 from cano.observer import ClearFailed, Event, Outcome, Resumed, RunEnded, RunStarted, TeardownFailed, TimedOut
 from cano.recovery.store import Claiming
+from cano.workflow import rollback
 from cano.workflow.dispatch import dispatch
 from cano.workflow.resume import Start, find_start
 from cano.workflow.run import Run
@@ -36,7 +37,9 @@ class Request:
 
 
 async def live(run: Run, request: Request) -> Any:
-    """A run's whole life: claim it, find where it starts, set up the resources, drive it, and undo all that in reverse."""
+    """A run's whole life: claim it, find where it starts, set up the resources, drive it, and undo all that in
+    reverse.
+    """
     run.audience.tell("on_run_start", RunStarted, resumed=request.resume)
     outcome: Outcome = "crashed"
     try:
@@ -78,6 +81,8 @@ async def _drive(run: Run, start: Start) -> Any:
     """Go from state to state."""
     if start.sequence is not None:
         run.audience.tell("on_resume", Resumed, sequence=start.sequence)
+    if start.original is not None:
+        await _undone(run, start.original, again=True)
     state, again, cursor = start.state, start.again, start.cursor
     turn = Turn(asyncio.get_running_loop().time)
     left = 1
@@ -88,7 +93,7 @@ async def _drive(run: Run, start: Start) -> Any:
                 raise run.stopped()
             left -= 1
             if not left:
-                left = await _fair(turn)
+                left = await turn.give()
             registered = await run.enter(state, again=again)
             if registered is None:
                 await _complete(run)
@@ -98,19 +103,22 @@ async def _drive(run: Run, start: Start) -> Any:
     except (asyncio.CancelledError, CanoError) as error:
         failure = error if isinstance(error, CanoError) else run.stopped()
         failure.locate(run.state, 1, run.path)
+        if rollback.wanted(run, failure):
+            await _undone(run, failure)
         raise failure from error.__cause__
 
 
-async def _fair(turn: Turn) -> int:
-    _, due = turn.look()
-    if due:
-        await asyncio.sleep(0)
-        turn.taken()
-    return turn.stride
+async def _undone(run: Run, original: CanoError, *, again: bool = False) -> NoReturn:
+    """Roll back, and raise what that gives. A clean rollback has no use for its log any more."""
+    failure = await rollback.roll_back(run, original, again=again)
+    if failure is original:
+        await _complete(run)
+    failure.locate(original.state, original.attempt or 1, original.path)
+    raise failure from original.__cause__ if failure is original else original
 
 
 async def _complete(run: Run) -> None:
-    """The exit state is recorded: the log has served. That it cannot be removed does not undo the run."""
+    """The log has served. That it cannot be removed does not change how the run ended."""
     try:
         await run.journal.clear()
     except CheckpointStoreError as error:

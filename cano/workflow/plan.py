@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 from cano.errors import ConfigurationError, WorkflowError, label_text
 from cano.recovery.codec import UNDECLARED, Codec
+from cano.task.batch import BatchTask, check_batch
+from cano.task.compensatable import CompensatableTask, output_type
+from cano.task.config import TaskConfig
+from cano.task.policy import FailFast, RetryOnError
+from cano.task.poll import PollTask
+from cano.task.router import RouterTask
+from cano.task.split import Split
+from cano.task.stepped import SteppedTask, step_cursor_type
 from cano.task.stream import StreamTask, cursor_type, settings_of
 from cano.task.task import FunctionTask, Task, missing_hooks
+from cano.task.timer import TimerTask
 
 
 def label_of(state: Any) -> str:
@@ -30,7 +40,7 @@ def label_of(state: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One registered state: its task, and the codec of its cursors if it is a stream."""
+    """One registered state: its task, and the codec of its cursors or outputs if it has any."""
 
     state: Any
     label: str
@@ -42,6 +52,20 @@ class Registration:
         """The task's name."""
         return str(self.task.name)
 
+    @property
+    def leaves_no_row(self) -> bool:
+        """Whether entering the state writes nothing."""
+        return isinstance(self.task, RouterTask)
+
+    @property
+    def has_cursor(self) -> bool:
+        """Whether the task goes on at a cursor."""
+        return isinstance(self.task, StreamTask | SteppedTask | TimerTask)
+
+
+_KINDS = (Task, RouterTask, PollTask, TimerTask, BatchTask, SteppedTask, StreamTask, CompensatableTask)
+_BRANCHES = (Task, RouterTask, PollTask, BatchTask, FunctionTask)
+
 
 def registration(state: Any, task: Any) -> Registration:
     """Check a state and its task, and pair them.
@@ -50,40 +74,93 @@ def registration(state: Any, task: Any) -> Registration:
         ConfigurationError: this is no state, or no task, or the task's class lacks a hook or has a wrong attribute.
     """
     label = label_of(state)
+    task = checked_task(task, f"state {label}")
+    return Registration(state, label, task, _codec(task))
+
+
+def checked_task(task: Any, where: str) -> Any:
+    """Return a task, a function as one.
+
+    Raises:
+        ConfigurationError: it is none, or its class lacks a hook or has a wrong attribute.
+    """
     if isinstance(task, type):
-        raise ConfigurationError(f"state {label}: register an instance, {task.__name__}(...), not the class")
-    codec = None
-    if isinstance(task, StreamTask | Task):
-        if missing := missing_hooks(task):
-            raise ConfigurationError(f"{type(task).__name__} must define {', '.join(missing)}")
-        if not isinstance(task.name, str) or not task.name:
-            raise ConfigurationError(f"{type(task).__name__}.name must be a str that is not empty")
+        raise ConfigurationError(f"{where}: give an instance, {task.__name__}(...), not the class")
+    if isinstance(task, Split):
+        return _checked_split(task, where)
+    if isinstance(task, _KINDS):
+        _check_class(task)
+        return task
+    if not _async_callable(task):
+        raise ConfigurationError(
+            f"{where}: a {type(task).__name__} is no task; give a task object or an async def f(ctx) -> state"
+        )
+    return FunctionTask(task)
+
+
+def _check_class(task: Any) -> None:
+    name = type(task).__name__
+    if missing := missing_hooks(task):
+        raise ConfigurationError(f"{name} must define {', '.join(missing)}")
+    if not isinstance(task.name, str) or not task.name:
+        raise ConfigurationError(f"{name}.name must be a str that is not empty")
     if isinstance(task, StreamTask):
         settings_of(task)
-        codec = _cursor_codec(task)
-    elif isinstance(task, Task):
-        if not inspect.iscoroutinefunction(task.run):
-            raise ConfigurationError(f"{type(task).__name__}.run must be declared with async def")
-    elif _async_callable(task):
-        task = FunctionTask(task)
-    else:
-        raise ConfigurationError(
-            f"state {label}: a {type(task).__name__} is no task; give a Task, a StreamTask or an async def f(ctx) -> state"
-        )
-    return Registration(state, label, task, codec)
+        return
+    for hook in _hooks_of(task):
+        if not inspect.iscoroutinefunction(getattr(task, hook)):
+            raise ConfigurationError(f"{name}.{hook} must be declared with async def")
+    if not isinstance(task.config, TaskConfig):
+        raise ConfigurationError(f"{name}.config must be TaskConfig(...), not a {type(task.config).__name__}")
+    if isinstance(task, BatchTask):
+        check_batch(task)
+    if isinstance(task, PollTask) and not isinstance(task.on_poll_error, FailFast | RetryOnError):
+        raise ConfigurationError(f"{name}.on_poll_error must be FailFast() or RetryOnError(n)")
+
+
+def _hooks_of(task: Any) -> list[str]:
+    """The hooks of a task's kind: what its base declares as abstract."""
+    kind = next(kind for kind in _KINDS if isinstance(task, kind))
+    return [name for name, value in vars(kind).items() if getattr(value, "__isabstractmethod__", False)]
+
+
+def _checked_split(split: Split[Any], where: str) -> Split[Any]:
+    checked = [checked_task(branch, f"{where}, branch {place}") for place, branch in enumerate(split.branches)]
+    for place, branch in enumerate(checked):
+        if not isinstance(branch, _BRANCHES):
+            raise ConfigurationError(
+                f"{where}, branch {place}: a {type(branch).__name__} cannot be a branch, for it writes rows of its own; "
+                "give a function, a Task, a RouterTask, a PollTask or a BatchTask"
+            )
+    label_of(split.then)
+    split.branches = checked
+    return split
 
 
 def _async_callable(task: Any) -> bool:
-    return inspect.iscoroutinefunction(task) or inspect.iscoroutinefunction(getattr(task, "__call__", None))  # noqa: B004 - it has to be async
-
-
-def _cursor_codec(task: StreamTask[Any, Any, Any, Any]) -> Codec:
-    declared = cursor_type(task)
-    return Codec(
-        UNDECLARED if declared is None else declared,
-        what=f"the cursor of {task.name}",
-        remedy="declare the cursor's type: StreamTask[State, Item, Output, Cursor]",
+    return inspect.iscoroutinefunction(task) or inspect.iscoroutinefunction(
+        getattr(task, "__call__", None)  # noqa: B004 - it has to be async
     )
+
+
+def _codec(task: Any) -> Codec | None:
+    """The codec of a task's cursors or outputs."""
+    name = str(task.name)
+    kinds: dict[type, tuple[Any, str, str]] = {
+        StreamTask: (cursor_type, "cursor", "StreamTask[State, Item, Output, Cursor]"),
+        SteppedTask: (step_cursor_type, "cursor", "SteppedTask[State, Cursor]"),
+        CompensatableTask: (output_type, "output", "CompensatableTask[State, Output]"),
+        TimerTask: (lambda task: datetime, "deadline", ""),
+    }
+    for kind, (declared_by, what, form) in kinds.items():
+        if isinstance(task, kind):
+            declared = declared_by(task)
+            return Codec(
+                UNDECLARED if declared is None else declared,
+                what=f"the {what} of {name}",
+                remedy=f"declare the {what}'s type: {form}",
+            )
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +196,10 @@ class Plan:
         if label is None:
             raise WorkflowError(f"{task} chose {described(value)}, which is no state of this workflow; {self.listing()}")
         return label
+
+    def label(self, stored: str) -> str:
+        """The label of today for a stored one."""
+        return label_of(self.aliases[stored]) if stored in self.aliases else stored
 
     def find(self, label: str) -> Any:
         """The state behind a stored label, or None."""

@@ -5,19 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cano.errors import CheckpointStoreError, WorkflowError, WorkflowVersionMismatchError
+from cano.errors import CanoError, CheckpointStoreError, WorkflowError, WorkflowVersionMismatchError
 from cano.recovery.replay import ResumePoint, replay
+from cano.workflow.branches import load_branches
+from cano.workflow.rollback import load_error
 from cano.workflow.run import Run
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The state to enter; whether it is entered again; the decoded cursor; the last row's sequence if there was a log."""
+    """The state to enter; whether it is entered again; the decoded cursor; the last row's sequence if there was a log.
+
+    `original` is the error of a run that was rolling back: it goes on with that and enters nothing.
+    """
 
     state: Any
     again: bool = False
     cursor: Any = None
     sequence: int | None = None
+    original: CanoError | None = None
 
 
 async def find_start(run: Run, initial: Any, resume: bool, if_exists: str) -> Start:
@@ -61,13 +67,20 @@ def _at(run: Run, point: ResumePoint) -> Start:
             f"run {run.workflow_id!r} stopped in state {point.state!r}, which is not a registered or exit state of this "
             f"workflow; register it, or name its successor with aliases=; {run.plan.listing()}"
         )
-    cursor = _cursor(run, state, point)
+    cursor = None if point.rollback is not None else _cursor(run, state, point)
     data = None if point.data is None else run.plan.data.decode(point.data)
     run.data.value = data
     run.path.extend(known for label in point.path if (known := run.plan.find(label)) is not None)
     run.visit = point.visit if point.again else point.visit - 1
     run.journal.sequence = point.sequence + 1
     run.journal.cursor_row = point.cursor_row
+    run.saved = point.data
+    run.completed = list(point.completed)
+    if point.rollback is not None:
+        run.state = run.audience.state = state
+        return Start(state, sequence=point.sequence, original=load_error(run, point.rollback))
+    if point.branches is not None:
+        run.branches = load_branches(point.branches)
     return Start(state, point.again, cursor, point.sequence)
 
 
@@ -76,8 +89,8 @@ def _cursor(run: Run, state: Any, point: ResumePoint) -> Any:
         return None
     label = run.plan.known(state)
     registered = None if label is None or label in run.plan.exits else run.plan.states[label]
-    if registered is None or registered.codec is None:
+    if registered is None or registered.codec is None or not registered.has_cursor:
         raise WorkflowError(
-            f"the log of run {run.workflow_id!r} holds a cursor for state {point.state!r}, but no stream is registered there"
+            f"the log of run {run.workflow_id!r} holds a cursor for state {point.state!r}, but what is registered there has none"
         )
     return registered.codec.decode(point.cursor)

@@ -9,11 +9,14 @@ from cano.brake import Brake, Halt
 from cano.cancel import CancellationToken
 from cano.context import Context, RunData
 from cano.errors import CanoError, WorkflowCancelledError, WorkflowTimeoutError
-from cano.observer import Audience, Checkpointed, StateEntered
+from cano.observer import Audience, Checkpointed, Retried, StateEntered
 from cano.recovery.checkpoint import CheckpointRow
 from cano.recovery.journal import Journal
+from cano.recovery.replay import Completed
 from cano.recovery.store import CheckpointStore
 from cano.resources import Resources
+from cano.task.split import Branches
+from cano.workflow.branches import dump_branches
 from cano.workflow.budget import Budget
 from cano.workflow.plan import Plan, Registration
 
@@ -30,6 +33,7 @@ class Run:
     token: CancellationToken
     brake: Brake
     budget: Budget
+    compensation_timeout: float | None
     audience: Audience
     data: RunData[Any]
     journal: Journal
@@ -37,6 +41,10 @@ class Run:
     visit: int = -1
     state: Any = None
     halt: CanoError | None = None
+    task: str = ""
+    saved: bytes | None = None
+    branches: Branches | None = None
+    completed: list[Completed] = field(default_factory=list)
 
     async def enter(self, state: Any, *, again: bool) -> Registration | None:
         """Enter a state and record it. Gives what is registered there, or None for an exit state."""
@@ -49,29 +57,54 @@ class Run:
         registered = None if label in self.plan.exits else self.plan.states[label]
         if self.audience:
             self.audience.tell("on_state_enter", StateEntered)
-        name = "" if registered is None else registered.name
-        await self.journal.enter(label, name, visit=self.visit, data=self.encoded_data(), again=again)
+        data = self.save()
+        if registered is not None and registered.leaves_no_row:
+            self.journal.pass_by()
+            return registered
+        name, blob = ("", None) if registered is None else (registered.name, self._stored_branches())
+        await self.journal.enter(label, name, visit=self.visit, data=data, again=again, blob=blob)
         return registered
 
-    def encoded_data(self) -> bytes | None:
-        """The run's data as a row holds it.
+    def _stored_branches(self) -> bytes | None:
+        """The results of the split before, as the row of the state that sees them holds them."""
+        return None if self.branches is None or self.store is None else dump_branches(self.branches)
+
+    def save(self) -> bytes | None:
+        """Encode the run's data for a row, and keep that: it is what a failed attempt is taken back to.
 
         Raises:
             TaskExecutionError: it cannot be stored exactly.
         """
         value = self.data.value
-        return None if value is None else bytes(self.plan.data.encode(value))
+        self.saved = None if value is None else bytes(self.plan.data.encode(value))
+        return self.saved
 
-    def context(self, registered: Registration) -> Context[Any]:
-        """What the hooks of a visit get."""
-        return Context(
+    def restore(self) -> None:
+        """Take `ctx.data` back to what the last row holds."""
+        self.data.value = self.copied_data()
+
+    def copied_data(self) -> Any:
+        """A copy of `ctx.data` as the last row holds it."""
+        return None if self.saved is None else self.plan.data.decode(self.saved)
+
+    def retrying(self, attempt: int, delay: float, error: Exception, *, task: str | None = None) -> None:
+        """Tell the observers that an attempt failed and another follows."""
+        self.audience.tell(
+            "on_retry", Retried, task=task or self.task, attempt=attempt, delay=delay, error_type=type(error).__name__
+        )
+
+    def context(self, registered: Registration, *, state: Any = None) -> Context[Any]:
+        """What the hooks of a visit get. The results of a split are for the state right after it."""
+        ctx: Context[Any] = Context(
             resources=self.resources,
             workflow_id=self.workflow_id,
-            state=self.state,
+            state=self.state if state is None else state,
             task=registered.name,
             token=self.token,
             data=self.data,
         )
+        ctx.branches, self.branches, self.task = self.branches, None, registered.name
+        return ctx
 
     def written(self, row: CheckpointRow) -> None:
         """A row is durable."""

@@ -17,9 +17,16 @@ from cano.recovery.codec import UNDECLARED, Codec
 from cano.recovery.journal import Journal
 from cano.recovery.store import CheckpointStore
 from cano.resources import Resources
+from cano.task.batch import BatchTask
+from cano.task.compensatable import CompensatableTask
 from cano.task.declared import type_argument
+from cano.task.poll import PollTask
+from cano.task.router import RouterTask
+from cano.task.split import Split
+from cano.task.stepped import SteppedTask
 from cano.task.stream import StreamTask
 from cano.task.task import Task
+from cano.task.timer import TimerTask
 from cano.workflow.budget import Budget, supervise
 from cano.workflow.diagram import to_dot, to_mermaid
 from cano.workflow.engine import Request, live
@@ -37,12 +44,24 @@ if TYPE_CHECKING:
 else:
     DataT = TypeVar("DataT")
 
-AnyTask = Task[StateT] | StreamTask[StateT, Any, Any, Any] | Callable[[Context[DataT]], Awaitable[StateT]]
+AnyTask = (
+    Task[StateT]
+    | RouterTask[StateT]
+    | PollTask[StateT]
+    | TimerTask[StateT]
+    | BatchTask[StateT, Any, Any]
+    | SteppedTask[StateT, Any]
+    | StreamTask[StateT, Any, Any, Any]
+    | CompensatableTask[StateT, Any]
+    | Split[StateT]
+    | Callable[[Context[DataT]], Awaitable[StateT]]
+)
 IfExists = Literal["error", "resume", "discard"]
 
 
 class Workflow(Generic[StateT, DataT]):
-    """A finite-state machine of tasks. It holds no run: one object may be run many times, concurrently, and in several loops.
+    """A finite-state machine of tasks. It holds no run: one object may be run many times, concurrently, and in several
+    loops.
 
     name:                  names the workflow in events; default "workflow"
     resources:             a mapping of name to object, or `Resources`, for `ctx.get`
@@ -111,7 +130,8 @@ class Workflow(Generic[StateT, DataT]):
     def register(self, state: StateT) -> Callable[[TaskT], TaskT]: ...
 
     def register(self, state: StateT, task: Any = None) -> Any:
-        """Register the task of a state, and return the workflow. Without a task: a decorator for an `async def f(ctx) -> state`.
+        """Register the task of a state, and return the workflow. Without a task: a decorator for an `async def f(ctx)
+        -> state`.
 
         Raises:
             ConfigurationError: no state, no task, a task whose class lacks a hook, or a state or label that is
@@ -137,7 +157,8 @@ class Workflow(Generic[StateT, DataT]):
         return decorate
 
     def add_exit_state(self, *states: StateT) -> Self:
-        """Declare states that end a run, and return the workflow. A state that is also registered ends the run all the same.
+        """Declare states that end a run, and return the workflow. A state that is also registered ends the run all the
+        same.
 
         Raises:
             ConfigurationError: this is no state, or another state has the same label.
@@ -280,6 +301,7 @@ class Workflow(Generic[StateT, DataT]):
             token=token or CancellationToken(),
             brake=brake,
             budget=Budget(self.total_timeout, brake),
+            compensation_timeout=self.compensation_timeout,
             audience=Audience(self.observers, workflow_id, self.name),
             data=RunData(data),
             journal=Journal(self.checkpoint_store, workflow_id, self.workflow_version),

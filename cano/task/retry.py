@@ -1,0 +1,259 @@
+"""Retries: how long to wait between attempts (which never awaits), and the attempt loop (which is the only one)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from cano.brake import Brake, Halted
+from cano.clock import Duration, seconds
+from cano.context import Context
+from cano.errors import (
+    AttemptTimeoutError,
+    CanoError,
+    ConfigurationError,
+    CursorError,
+    ResourceNotFoundError,
+    ResourceTypeMismatchError,
+    RetryExhaustedError,
+)
+from cano.task.failure import hook_failure
+from cano.task.watchdog import TimeoutExpired, Watchdog
+
+T = TypeVar("T")
+
+LONGEST = 365 * 86400.0
+"""The longest delay there is, in seconds: an infinite `max_delay` means this."""
+
+_POINTLESS = (ConfigurationError, CursorError, ResourceNotFoundError, ResourceTypeMismatchError)
+
+
+class DoNotRetry(Exception):
+    """Raise it, or raise something from it, to end the attempts although there are some left."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoRetry:
+    """One attempt."""
+
+    def delay(self, failed: int) -> float | None:
+        """How many seconds to wait after the `failed`-th attempt (1-based); None if there is no other attempt."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRetry:
+    """Up to `retries` more attempts, each after the same `delay` (seconds or timedelta).
+
+    Raises:
+        ConfigurationError: `retries` is no int of 0 or more, or the delay no duration.
+    """
+
+    retries: int
+    wait: float
+
+    def __init__(self, retries: int, delay: Duration) -> None:
+        object.__setattr__(self, "retries", count(retries, "FixedRetry(retries=...)"))
+        object.__setattr__(self, "wait", min(seconds(delay, "FixedRetry(delay=...)"), LONGEST))
+
+    def delay(self, failed: int) -> float | None:
+        """How many seconds to wait after the `failed`-th attempt (1-based); None if there is no other attempt."""
+        return self.wait if failed <= self.retries else None
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialBackoff:
+    """Up to `max_retries` more attempts, the waits growing from `base_delay` by `multiplier` to `max_delay` (seconds or
+    timedeltas).
+
+    The wait after the n-th attempt is base_delay * multiplier ** (n - 1), capped at `max_delay`, spread by a uniform
+    factor of 1 ± jitter, and capped again: finite, not negative and never above `max_delay`, for any n. A multiplier
+    that is not finite or not positive counts as 1, a jitter outside of 0 to 1 as the nearer end. A base of 0 stays 0.
+
+    Raises:
+        ConfigurationError: `max_retries` is no int of 0 or more, or a delay no duration.
+    """
+
+    max_retries: int = 3
+    base_delay: Duration = 0.1
+    multiplier: float = 2.0
+    max_delay: Duration = 30.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        count(self.max_retries, "ExponentialBackoff(max_retries=...)")
+        seconds(self.base_delay, "ExponentialBackoff(base_delay=...)")
+        seconds(self.max_delay, "ExponentialBackoff(max_delay=...)")
+        for name in ("multiplier", "jitter"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigurationError(f"ExponentialBackoff({name}=...) must be a number, not a {type(value).__name__}")
+
+    def delay(self, failed: int) -> float | None:
+        """How many seconds to wait after the `failed`-th attempt (1-based); None if there is no other attempt."""
+        if failed > self.max_retries:
+            return None
+        base, cap = seconds(self.base_delay, "base_delay"), min(seconds(self.max_delay, "max_delay"), LONGEST)
+        multiplier = self.multiplier if math.isfinite(self.multiplier) and self.multiplier > 0 else 1.0
+        jitter = min(max(self.jitter, 0.0), 1.0) if math.isfinite(self.jitter) else 0.0
+        try:
+            grown = min(base * multiplier ** (failed - 1), cap) if base else 0.0
+        except OverflowError:
+            grown = cap
+        return min(max(grown * (1 + jitter * random.uniform(-1, 1)), 0.0), cap)
+
+
+RetryPolicy = NoRetry | FixedRetry | ExponentialBackoff
+
+
+def check_retry(retry: Any, what: str) -> None:
+    """Raise ConfigurationError if this is no retry policy."""
+    if not isinstance(retry, NoRetry | FixedRetry | ExponentialBackoff):
+        raise ConfigurationError(
+            f"{what} must be NoRetry(), FixedRetry(...) or ExponentialBackoff(...), not a {type(retry).__name__}"
+        )
+
+
+def count(value: Any, what: str) -> int:
+    """Return a number of times.
+
+    Raises:
+        ConfigurationError: it is no int of 0 or more.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"{what} must be an int of 0 or more")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the attempts of one task are run: its config, with the defaults of its kind filled in."""
+
+    retry: RetryPolicy
+    retry_on: Callable[[BaseException], bool]
+    attempt_timeout: float | None
+
+    def delay(self, failed: int, error: Exception) -> float | None:
+        """The wait before the next attempt, or None if there is none for this error."""
+        ended = isinstance(error, (DoNotRetry, *_POINTLESS)) or isinstance(error.__cause__, DoNotRetry)
+        if ended or not self.retry_on(error):
+            return None
+        return self.retry.delay(failed)
+
+
+class Guard(Protocol):
+    """Who decides whether a wait may be interrupted, and whose a CancelledError is."""
+
+    async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Await an operation that may be interrupted."""
+        ...
+
+    def leaked(self) -> bool:
+        """Whether a CancelledError that just surfaced was let out by user code."""
+        ...
+
+
+class Sheltered:
+    """The guard of work that neither a cancel nor a total timeout interrupts: only an aborted drain does."""
+
+    def __init__(self, brake: Brake) -> None:
+        self.leaked = brake.leaked
+
+    async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Await it."""
+        return await operation
+
+
+class Member:
+    """The guard of work in an asyncio task of its own, whose owner cancels it."""
+
+    async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
+        """Await it."""
+        return await operation
+
+    def leaked(self) -> bool:
+        """Whether nobody cancelled this asyncio task."""
+        current = asyncio.current_task()
+        return current is None or current.cancelling() == 0
+
+
+class AttemptHost(Protocol):
+    """What the attempt loop needs of whoever runs it."""
+
+    def restore(self) -> None:
+        """Discard what a failed attempt did to `ctx.data`."""
+        ...
+
+    def retrying(self, attempt: int, delay: float, error: Exception) -> None:
+        """Another attempt follows."""
+        ...
+
+
+async def run_attempts(
+    body: Callable[[], Awaitable[T]],
+    *,
+    ctx: Context[Any],
+    hook: str,
+    rules: Rules,
+    guard: Guard,
+    host: AttemptHost,
+) -> T:
+    """Run a hook until an attempt succeeds, and return what that gave.
+
+    Raises:
+        RetryExhaustedError: there were several attempts and the last one failed too; what it raised is the cause.
+        CanoError: the only attempt failed, or one failed in a way that is not retried.
+        Halted: the run was stopped; attempts and waits end at once.
+    """
+    watchdog = None if rules.attempt_timeout is None else Watchdog(rules.attempt_timeout)
+    failed = 0
+    try:
+        while True:
+            ctx.attempt = failed + 1
+            try:
+                attempt = _awaited(body)
+                return await guard.expose(attempt if watchdog is None else watchdog.bound(attempt))
+            except Halted:
+                raise
+            except (asyncio.CancelledError, Exception) as error:
+                if isinstance(error, asyncio.CancelledError) and not guard.leaked():
+                    raise
+                failed += 1
+                failure, cause = _failure(ctx.task, hook, rules, error)
+            delay = rules.delay(failed, cause) if isinstance(cause, Exception) else None
+            host.restore()
+            if delay is None:
+                raise _last(failure, ctx.task, hook, failed)
+            host.retrying(failed, delay, cause)  # type: ignore[arg-type]  # a delay means it is an Exception
+            await guard.expose(asyncio.sleep(delay))
+    finally:
+        if watchdog is not None:
+            watchdog.release()
+
+
+async def _awaited(body: Callable[[], Awaitable[T]]) -> T:
+    return await body()
+
+
+def _failure(task: str, hook: str, rules: Rules, error: BaseException) -> tuple[CanoError, BaseException]:
+    """Our error for a failed attempt, and what the rules shall judge."""
+    if isinstance(error, TimeoutExpired):
+        failure = AttemptTimeoutError(f"{hook} of {task} took longer than its attempt_timeout of {rules.attempt_timeout} s")
+        failure.__cause__ = None if isinstance(error.__cause__, asyncio.CancelledError) else error.__cause__
+        return failure, failure
+    return hook_failure(task, hook, error), error
+
+
+def _last(failure: CanoError, task: str, hook: str, attempts: int) -> CanoError:
+    if attempts <= 1:
+        return failure
+    raised = failure.__cause__ or failure
+    exhausted = RetryExhaustedError(
+        f"{hook} of {task} failed {attempts} times, in the end with {type(raised).__name__}", attempts=attempts
+    )
+    exhausted.__cause__ = raised
+    return exhausted

@@ -1,0 +1,168 @@
+"""One driver for each kind of task that is no stream: what it does with the attempts, the journal and the run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from cano.clock import Turn
+from cano.context import Context
+from cano.errors import CanoError, CompensationFailedError, RunFencedError, TaskExecutionError
+from cano.observer import TaskEvent, TaskFailed
+from cano.recovery.replay import Completed
+from cano.task.batch import BatchTask, work_off
+from cano.task.compensatable import CompensatableTask
+from cano.task.config import TaskConfig
+from cano.task.poll import PollTask, ask
+from cano.task.retry import ExponentialBackoff, Guard, Member, NoRetry, Rules, Sheltered, run_attempts
+from cano.task.router import RouterTask
+from cano.task.split import Split, fan_out
+from cano.task.stepped import Done, More, SteppedTask
+from cano.task.timer import TimerTask, deadline_of
+from cano.workflow.branches import BranchHost
+from cano.workflow.plan import Registration
+from cano.workflow.run import Run
+
+
+def rules_of(task: Any) -> Rules:
+    """How the attempts of a task are run."""
+    config: TaskConfig = getattr(task, "config", None) or TaskConfig()
+    return config.rules(NoRetry() if isinstance(task, PollTask | TimerTask) else ExponentialBackoff())
+
+
+def hook_of(task: Any) -> tuple[str, Callable[[Any, Context[Any]], Coroutine[Any, Any, Any]]]:
+    """The name of what one attempt of a task calls, and that call."""
+    if isinstance(task, RouterTask):
+        return "route", lambda task, ctx: task.route(ctx)
+    if isinstance(task, PollTask):
+        return "poll", ask
+    if isinstance(task, BatchTask):
+        return "the batch", work_off
+    return "run", lambda task, ctx: task.run(ctx)
+
+
+async def run_plain(run: Run, registered: Registration, ctx: Context[Any], guard: Guard | None = None) -> Any:
+    """A task whose attempts are all there is to it."""
+    task = registered.task
+    hook, call = hook_of(task)
+    return await run_attempts(
+        partial(call, task, ctx), ctx=ctx, hook=hook, rules=rules_of(task), guard=guard or run.brake, host=run
+    )
+
+
+async def run_stepped(run: Run, registered: Registration, ctx: Context[Any], cursor: Any) -> Any:
+    """Step after step, each with its own attempts, each written down before the next."""
+    task: SteppedTask[Any, Any] = registered.task
+    codec, rules = registered.codec, rules_of(task)
+    turn, left = Turn(asyncio.get_running_loop().time), 1
+    assert codec is not None
+    while True:
+        answer = await run_attempts(partial(task.step, ctx, cursor), ctx=ctx, hook="step", rules=rules, guard=run.brake, host=run)
+        if isinstance(answer, Done):
+            return answer.state
+        if not isinstance(answer, More):
+            raise TaskExecutionError(
+                f"step of {task.name} must return More(cursor) or Done(state), not a {type(answer).__name__}"
+            )
+        blob = codec.encode(answer.cursor)
+        await run.journal.cursor(registered.label, registered.name, blob, next_state=None, visit=run.visit, data=run.save())
+        cursor = codec.decode(blob)
+        left -= 1
+        if not left:
+            left = await turn.give()
+
+
+async def run_timer(run: Run, registered: Registration, ctx: Context[Any], deadline: datetime | None) -> Any:
+    """Write down until when to wait, wait for what is left of that, and go on. Nothing is written in an exposed wait."""
+    task: TimerTask[Any] = registered.task
+    rules, loop = rules_of(task), asyncio.get_running_loop()
+    if deadline is None:
+        moment = await run_attempts(partial(task.wait, ctx), ctx=ctx, hook="wait", rules=rules, guard=run.brake, host=run)
+        began, now = loop.time(), datetime.now(UTC)
+        deadline = deadline_of(task.name, moment, now)
+        assert registered.codec is not None
+        blob = registered.codec.encode(deadline)
+        await run.journal.cursor(registered.label, registered.name, blob, next_state=None, visit=run.visit, data=run.save())
+    else:
+        began, now = loop.time(), datetime.now(UTC)
+    until = began + (deadline - now).total_seconds()
+
+    async def rest() -> Any:
+        await asyncio.sleep(max(until - loop.time(), 0.0))
+        return await task.after_wait(ctx)
+
+    return await run_attempts(rest, ctx=ctx, hook="after_wait", rules=rules, guard=run.brake, host=run)
+
+
+async def run_compensatable(run: Run, registered: Registration, ctx: Context[Any]) -> Any:
+    """Do a step that can be undone: neither a cancel nor the total timeout cuts it, and its output and decision are
+    one row.
+    """
+    task: CompensatableTask[Any, Any] = registered.task
+    pair = await run_plain(run, registered, ctx, Sheltered(run.brake))
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise TaskExecutionError(f"run of {task.name} must return a pair (state, output), not a {type(pair).__name__}")
+    state, output = pair
+    assert registered.codec is not None
+    try:
+        blob = registered.codec.encode(output)
+    except CanoError as error:
+        await _undo_at_once(registered, ctx, output, error)
+        raise
+    step = Completed(None, registered.label, registered.name, run.visit, bytes(blob))
+    try:
+        label = run.plan.next_label(state, registered.name)
+        sequence = await run.journal.completed(
+            registered.label, registered.name, blob, next_state=label, visit=run.visit, data=run.save()
+        )
+    except RunFencedError:
+        raise
+    except CanoError:
+        run.completed.append(step)  # it is done, though nothing tells: undo it with the others
+        raise
+    run.completed.append(Completed(sequence, step.state, step.task, step.visit, step.output))
+    return state
+
+
+async def _undo_at_once(registered: Registration, ctx: Context[Any], output: Any, error: CanoError) -> None:
+    """The step is done and its output cannot be kept: undo it now, with the very output."""
+    try:
+        await registered.task.compensate(ctx, output)
+    except Exception as second:
+        error.locate(ctx.state, ctx.attempt, ())
+        raise CompensationFailedError(
+            f"{registered.name} could not be undone: {type(second).__name__}", errors=(error, second)
+        ) from second
+
+
+async def run_split(run: Run, registered: Registration, ctx: Context[Any]) -> Any:
+    """Run the branches side by side; the state that follows sees what came of them."""
+    split: Split[Any] = registered.task
+    names = [f"{branch.name}[{place}]" for place, branch in enumerate(split.branches)]
+    bodies = [partial(_branch, run, ctx, branch, name) for branch, name in zip(split.branches, names, strict=True)]
+    run.branches = await run.brake.expose(fan_out(split, names, bodies))
+    return split.then
+
+
+async def _branch(run: Run, ctx: Context[Any], task: Any, name: str) -> Any:
+    def retrying(attempt: int, delay: float, error: Exception) -> None:
+        run.retrying(attempt, delay, error, task=name)
+
+    host = BranchHost(run.copied_data, retrying)
+    own = ctx.sibling(name, host.data)
+    hook, call = hook_of(task)
+    run.audience.tell("on_task_start", TaskEvent, task=name)
+    try:
+        value = await run_attempts(partial(call, task, own), ctx=own, hook=hook, rules=rules_of(task), guard=Member(), host=host)
+    except asyncio.CancelledError:
+        run.audience.tell("on_task_failure", TaskFailed, task=name, error=TaskExecutionError(f"{name} was cancelled"))
+        raise
+    except CanoError as error:
+        error.locate(run.state, own.attempt, run.path)
+        run.audience.tell("on_task_failure", TaskFailed, task=name, error=error)
+        raise
+    run.audience.tell("on_task_success", TaskEvent, task=name)
+    return value

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cano.errors import RunFencedError
+from cano.task.items import resolve
 from cano.task.session import StreamSession
 from cano.task.stream import CloseReason
 
@@ -36,7 +37,7 @@ async def run_windows(session: StreamSession) -> Ending:
     Cancellation: only an aborted drain reaches into it; then nothing more is committed either.
     """
     brake, window, ctx = session.brake, session.window, session.ctx
-    outputs, process, fix = window.outputs, session.process, session.host.fix
+    outputs, process, fix = window.outputs, session.begin(), session.host.fix
     add, awaits = outputs.append, inspect.iscoroutinefunction(process)
     mark = session.mark
     try:
@@ -50,9 +51,9 @@ async def run_windows(session: StreamSession) -> Ending:
             try:
                 pair = await process(ctx, item) if awaits else process(ctx, item)
                 if type(pair) is not tuple:
-                    pair = await session.resolve(pair)
+                    pair = await resolve(pair)
             except (asyncio.CancelledError, Exception) as error:
-                mark = await session.judge(error)
+                mark = await session.judge(item, error)
             else:
                 try:
                     output, cursor = pair
@@ -87,9 +88,8 @@ async def _attend(session: StreamSession) -> Ending | None:
     if session.brake.on:
         return await _drain(session)
     session.brake.alert = False
-    if session.window.due and (stop := await session.flush()) is not None:
-        return Ending(stop.state)
-    return None
+    stop = await session.attend()
+    return None if stop is None else Ending(stop.state)
 
 
 async def _finish(session: StreamSession) -> Ending:
@@ -98,7 +98,9 @@ async def _finish(session: StreamSession) -> Ending:
         return Ending(stop.state)
     if session.brake.on:
         return await _drain(session)
-    if session.window.outputs and (stop := await session.flush()) is not None:
+    if (stop := await session.land(draining=False)) is not None:
+        return Ending(stop.state)
+    if session.window.holds and (stop := await session.flush()) is not None:
         return Ending(stop.state)
     if session.brake.on:
         return await _drain(session)
@@ -108,8 +110,11 @@ async def _finish(session: StreamSession) -> Ending:
 async def _drain(session: StreamSession) -> Ending:
     """Stopped: flush and commit what is in hand, close the source, `on_close(CANCELLED)`. The first error surfaces."""
     failure: Exception | None = None
+    if session.decided is not None:  # decided and committed before the stop was seen
+        return Ending(session.decided.state)
+    await session.land(draining=True)
     try:
-        if session.window.outputs:
+        if session.window.holds:
             await session.flush(draining=True)
     except RunFencedError:
         raise

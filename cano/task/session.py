@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, Protocol
 
-from cano.brake import Brake
+from cano.brake import Brake, Halted
 from cano.cancel import outlast
 from cano.clock import Turn
 from cano.context import Context
-from cano.errors import AttemptTimeoutError, TaskExecutionError
+from cano.errors import TaskExecutionError
 from cano.task.failure import hook_failure
-from cano.task.policy import ErrorBudget
+from cano.task.flight import Flight, TakenOver
+from cano.task.items import ItemHandler
+from cano.task.letter import DeadLetter
 from cano.task.pull import Source
 from cano.task.stream import CloseReason, Stop, StreamSettings, StreamTask
-from cano.task.watchdog import TimeoutExpired, Watchdog
 from cano.task.window import OpenWindow
 
 _log = logging.getLogger("cano")
@@ -53,8 +54,16 @@ class Host(Protocol):
         """A window is committed."""
         ...
 
-    def dropped(self, error: BaseException) -> None:
+    def dropped(self, error: BaseException, dead_lettered: bool) -> None:
         """The policy dropped an item."""
+        ...
+
+    def letter(self, item: Any, error: Exception, cursor: Any) -> DeadLetter:
+        """A dead letter for an item."""
+        ...
+
+    def copied(self, data: Any) -> Any:
+        """A copy of a value of `ctx.data`."""
         ...
 
 
@@ -89,10 +98,12 @@ class StreamSession:
         self._turn = Turn(self._loop.time)
         self.beside: asyncio.Task[_Flushed] | None = None
         self.mark = 1
-        self._budget = ErrorBudget(settings.on_item_error)
+        self.decided: Stop[Any] | None = None
+        self._items = ItemHandler(task, settings, brake, host)
+        self._flight = Flight(self, settings.max_in_flight) if settings.max_in_flight > 1 else None
+        self._flushing = False
         self._flushed = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._watchdog = None if settings.attempt_timeout is None else Watchdog(settings.attempt_timeout)
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
@@ -102,26 +113,47 @@ class StreamSession:
 
         Returns the next mark.
         """
-        window = self.window
-        count = len(window.outputs)
-        if window.timed and self._timer is None:
-            self._timer = self._loop.call_at(window.arm(), self._deadline_passed)
+        self._filled()
         if self._look():
             await self._take_turn()
-        if count >= window.limit:
-            window.due = self.brake.alert = True
-        self.mark = min(window.limit, count + self._turn.stride)
+        self.mark = min(self.window.limit, len(self.window.outputs) + self._turn.stride)
         return self.mark
+
+    def _filled(self) -> None:
+        """Something came into the window: start its timer if it was empty, see whether it is full."""
+        window = self.window
+        if window.timed and self._timer is None:
+            self._timer = self._loop.call_at(window.arm(), self._deadline_passed)
+        if len(window.outputs) >= window.limit or window.passed >= window.limit:
+            window.due = self.brake.alert = True
+
+    def add(self, output: Any, cursor: Any) -> None:
+        """Take an output that was in flight."""
+        self.window.outputs.append(output)
+        self.window.cursor = cursor
+        self._filled()
+
+    def accepts(self) -> bool:
+        """Whether the window can take something now."""
+        return not self.window.due and not self._flushing
 
     def _deadline_passed(self) -> None:
         """The deadline of the window has come. If the run waits in a read, flush beside it: the read is left alone."""
-        self.window.due = self.brake.alert = True
-        if self.brake.exposed and self.beside is None and self.window.outputs and not self.brake.on:
-            self.beside = self._loop.create_task(self._flush_beside(), name="cano-flush", context=self.brake.variables)
+        self.window.due = True
+        self.poke()
+        if self._flight is not None:
+            self._flight.wake()
 
-    async def _flush_beside(self) -> _Flushed:
+    def poke(self) -> None:
+        """Something is to be done between items. If the run waits in a read, do it beside that."""
+        self.brake.alert = True
+        busy = self.beside is not None or self._flushing
+        if self.brake.exposed and not busy and not self.brake.on:
+            self.beside = self._loop.create_task(self._attend_beside(), name="cano-flush", context=self.brake.variables)
+
+    async def _attend_beside(self) -> _Flushed:
         try:
-            outcome = _Flushed(await self.flush(), None)
+            outcome = _Flushed(await self.attend(), None)
         except BaseException as error:
             outcome = _Flushed(None, error)
         if outcome.stop is not None or outcome.error is not None:
@@ -138,8 +170,27 @@ class StreamSession:
             raise outcome.error
         return outcome.stop
 
+    async def attend(self, *, draining: bool = False) -> Stop[Any] | None:
+        """Do what is to be done between items: judge what failed in flight, flush the window if it is due."""
+        while True:
+            if self.decided is not None:
+                return self.decided
+            if self._flight is not None:
+                await self._flight.settle()
+            if not self.window.due:
+                return None
+            if (stop := await self.flush(draining=draining)) is not None:
+                return stop
+
+    async def land(self, *, draining: bool) -> Stop[Any] | None:
+        """Wait until no item is in flight any more."""
+        return None if self._flight is None else await self._flight.land(draining=draining)
+
     async def flush(self, *, draining: bool = False) -> Stop[Any] | None:
-        """Flush and commit the window: encode the cursor, `flush_window`, the row. In a drain a Stop is ignored."""
+        """Flush and commit the window: encode the cursor, `flush_window`, the row. In a drain a Stop is ignored.
+
+        A window that holds nothing but the cursors of dropped items is only committed.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -148,6 +199,7 @@ class StreamSession:
         outputs = self.window.take()
         count = len(outputs)
         self.ctx.window_id = self.host.window_id()
+        self._flushing = True
         try:
             if self.settings.transactional:
                 async with self.host.transaction() as self.ctx.transaction:
@@ -156,12 +208,19 @@ class StreamSession:
                 stop = await self._flush_and_commit(cursor, outputs, draining)
         finally:
             self.ctx.window_id = self.ctx.transaction = None
+            self._flushing = False
         self._flushed += count
-        self.host.flushed(count, self.window.begin(), stop is not None)
+        lasted = self.window.begin()
+        if count:
+            self.host.flushed(count, lasted, stop is not None)
+        if self._flight is not None and stop is None:
+            self._flight.deliver()
         return stop
 
     async def _flush_and_commit(self, cursor: bytes, outputs: list[Any], draining: bool) -> Stop[Any] | None:
-        stop: Stop[Any] | None = await self.call("flush_window", self.task.flush_window, outputs)
+        stop: Stop[Any] | None = None
+        if outputs:
+            stop = await self.call("flush_window", self.task.flush_window, outputs)
         if stop is not None and not isinstance(stop, Stop):
             raise TaskExecutionError(
                 f"flush_window of {self.task.name} must return None or Stop(state), not a {type(stop).__name__}"
@@ -199,61 +258,50 @@ class StreamSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._watchdog is not None:
-            self._watchdog.release()
+        self._items.release()
+        try:
+            await self._release_tasks()
+        finally:
+            await self.source.close()
+
+    async def _release_tasks(self) -> None:
+        if self._flight is not None:
+            await self._flight.release()
         if self.beside is not None:
             beside, self.beside = self.beside, None
             beside.cancel()
-            try:
-                await outlast(beside)
-            finally:
-                await self.source.close()
-        await self.source.close()
+            await outlast(beside)
 
     # -- items ------------------------------------------------------------------------------------------------------
 
-    @property
-    def process(self) -> Callable[[Context[Any], Any], Any]:
-        """What the loop calls with each item: the hook itself, unless its attempts are bounded."""
-        hook, watchdog = self.task.process_item, self._watchdog
-        if watchdog is None:
-            return hook
+    def begin(self) -> Callable[[Context[Any], Any], Any]:
+        """What the loop calls with each item: `process_item`, or what stands in for it."""
+        if self._flight is None:
+            return self._items.process()
+        self._flight.start()
+        return self._flight.submit
 
-        async def bounded(ctx: Context[Any], item: Any) -> Any:
-            result = hook(ctx, item)
-            return await watchdog.bound(result) if inspect.isawaitable(result) else result
-
-        return bounded
-
-    async def resolve(self, result: Any) -> tuple[Any, Any]:
-        """What `process_item` returned, if that was no plain tuple."""
-        if inspect.isawaitable(result):
-            result = await result
-        if not isinstance(result, tuple):
-            raise _NotAPair(type(result).__name__)
-        return result
-
-    async def judge(self, error: BaseException) -> int:
-        """An item failed: drop it, or raise the error that fails the run. The mark stays, but the clock is looked at."""
-        if isinstance(error, asyncio.CancelledError):
-            raise self._hook_failed("process_item", error)
-        if isinstance(error, _NotAPair):
-            raise self.no_pair(str(error)) from None
-        if self._budget.tolerates(self._flushed + len(self.window.outputs)):
-            self.host.dropped(AttemptTimeoutError() if isinstance(error, TimeoutExpired) else error)
-            if self._look():
-                await self._take_turn()
+    async def judge(self, item: Any, error: BaseException) -> int:
+        """An item failed: drop it, or raise the error that fails the run. The mark stays; the clock is looked at."""
+        if isinstance(error, TakenOver):
             return self.mark
-        if isinstance(error, TimeoutExpired):
-            limit, raised = self.settings.attempt_timeout, error.__cause__
-            raise AttemptTimeoutError(
-                f"process_item of {self.task.name} took longer than its attempt_timeout of {limit} s"
-            ) from None if isinstance(raised, asyncio.CancelledError) else raised
-        raise self._hook_failed("process_item", error)
+        if not isinstance(error, Halted):  # the run was stopped between two attempts: the item is left for a resume
+            await self.drop(item, error)
+        if self._look():
+            await self._take_turn()
+        return self.mark
+
+    async def drop(self, item: Any, error: BaseException) -> None:
+        """Have the policy judge an item that failed; if it is dropped, its cursor may count."""
+        cursor = await self._items.failed(item, error, self._flushed + len(self.window.outputs))
+        if cursor is not None:
+            self.window.cursor = cursor if self.host.fix is None else self.host.fix(cursor)
+            self.window.passed += 1
+            self._filled()
 
     def no_pair(self, found: str) -> TaskExecutionError:
-        """The error for a `process_item` that broke its contract; no policy tolerates that."""
-        return TaskExecutionError(f"process_item of {self.task.name} must return a pair (output, cursor), not a {found}")
+        """The error for a `process_item` that broke its contract."""
+        return self._items.no_pair(found)
 
     def read_failed(self, error: BaseException) -> None:
         """A read raised. Return if that was our own interruption; else raise the error that fails the run."""
@@ -271,14 +319,10 @@ class StreamSession:
     def _look(self) -> bool:
         """Look at the clock: see whether the window is due, and say whether the event loop has to be given a turn."""
         now, turn_due = self._turn.look()
-        if now >= self.window.deadline and self.window.outputs:
+        if now >= self.window.deadline and self.window.holds:
             self.window.due = self.brake.alert = True
         return turn_due
 
     async def _take_turn(self) -> None:
         await asyncio.sleep(0)
         self._turn.taken()
-
-
-class _NotAPair(Exception):
-    """What `process_item` returned is no pair; names its type."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterable, Awaitable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,9 @@ from cano.context import Context
 from cano.errors import ConfigurationError
 from cano.task.config import TaskConfig
 from cano.task.declared import returned_pair, type_argument
+from cano.task.letter import DeadLetterSink
 from cano.task.policy import ErrorPolicy, FailFast, RetryOnError, SkipAndContinue
+from cano.task.retry import NoRetry, RetryPolicy, check_retry, count
 from cano.task.task import Hooks, Named
 from cano.task.window import Window
 
@@ -53,6 +55,12 @@ class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
 
     window:         when outputs are flushed; default `Window(count=1)`
     on_item_error:  `FailFast()` (default), `SkipAndContinue()` or `RetryOnError(max_errors)`
+    item_retry:     real retries of one item, before the policy is asked; default `NoRetry()`
+    dead_letters:   a `DeadLetterSink`; an item that the policy drops is durably there before any cursor passes it. If
+                    most items end there, and no fewer than 100, the run fails
+    max_in_flight:  how many items are processed at once; default 1. Outputs keep the order of the source, and the
+                    cursor is that of the longest finished prefix. With more than 1, `process_item` works on a copy of
+                    `ctx.data` that is dropped: keep totals in `flush_window`
     transactional:  run `flush_window` inside the store's transaction, `ctx.transaction`, and commit the cursor with it
     config:         only `attempt_timeout` applies, to each `process_item`
     name:           the task's name in rows, events and metrics; default the class name
@@ -67,6 +75,9 @@ class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
 
     window: Window = Window(count=1)
     on_item_error: ErrorPolicy = FailFast()
+    item_retry: RetryPolicy = NoRetry()
+    dead_letters: DeadLetterSink | None = None
+    max_in_flight: int = 1
     transactional: bool = False
     config: TaskConfig = TaskConfig()
 
@@ -116,6 +127,12 @@ class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
         """
         raise NotImplementedError  # never called: an abstract hook is refused by `register`
 
+    def cursor_of(self, item: ItemT) -> CursorT:
+        """The cursor reached by having consumed an item. Optional: lets an item that was dropped advance the cursor, so
+        that a long bad stretch is not read again by every resume.
+        """
+        raise NotImplementedError  # asked for only where a class defines it
+
 
 def cursor_type(task: StreamTask[Any, Any, Any, Any]) -> Any:
     """The declared cursor type, or None if none was declared."""
@@ -129,8 +146,13 @@ class StreamSettings:
 
     window: Window
     on_item_error: ErrorPolicy
-    attempt_timeout: float | None
+    item_retry: RetryPolicy
+    dead_letters: DeadLetterSink | None
+    max_in_flight: int
     transactional: bool
+    attempt_timeout: float | None
+    retry_on: Callable[[BaseException], bool]
+    has_cursor_of: bool
 
 
 def settings_of(task: StreamTask[Any, Any, Any, Any]) -> StreamSettings:
@@ -156,4 +178,23 @@ def settings_of(task: StreamTask[Any, Any, Any, Any]) -> StreamSettings:
             found = type(values[attribute]).__name__
             raise ConfigurationError(f"{name}.{attribute} must be {remedy}, not a {found}")
     config: TaskConfig = values.pop("config")
-    return StreamSettings(attempt_timeout=optional_seconds(config.attempt_timeout, "attempt_timeout"), **values)
+    check_retry(task.item_retry, f"{name}.item_retry")
+    if count(task.max_in_flight, f"{name}.max_in_flight") < 1:
+        raise ConfigurationError(f"{name}.max_in_flight must be at least 1")
+    if task.dead_letters is not None and not isinstance(task.dead_letters, DeadLetterSink):
+        found = type(task.dead_letters).__name__
+        raise ConfigurationError(f"{name}.dead_letters must have async write(letter), which a {found} has not")
+    return StreamSettings(
+        item_retry=task.item_retry,
+        dead_letters=task.dead_letters,
+        max_in_flight=task.max_in_flight,
+        attempt_timeout=optional_seconds(config.attempt_timeout, "attempt_timeout"),
+        retry_on=config.rules(NoRetry()).retry_on,
+        has_cursor_of=getattr(task.cursor_of, "__func__", None) is not StreamTask.cursor_of,
+        **values,
+    )
+
+
+def item_type(task: StreamTask[Any, Any, Any, Any]) -> Any:
+    """The declared item type, or None if none was declared."""
+    return type_argument(type(task), StreamTask, 1)

@@ -48,7 +48,7 @@ class OpenWindow:
     the window is empty the deadline moves on by whole periods, so nothing is flushed, and no timer is needed.
     """
 
-    __slots__ = ("_clock", "_period", "began", "count", "cursor", "deadline", "due", "limit", "outputs", "timed")
+    __slots__ = ("_clock", "_period", "began", "count", "cursor", "deadline", "due", "limit", "outputs", "passed", "timed")
 
     def __init__(self, window: Window, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -57,6 +57,7 @@ class OpenWindow:
         self.timed = not math.isinf(self._period)
         self.outputs: list[Any] = []
         self.cursor: Any = None
+        self.passed = 0
         self.due = False
         self.began = clock()
         self.deadline = self.began + self._period
@@ -73,8 +74,14 @@ class OpenWindow:
         """Hand out what is in the window, which is empty then."""
         taken = self.outputs[:]
         self.outputs.clear()
+        self.passed = 0
         self.due = False
         return taken
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is something to commit: outputs, or dropped items with a cursor (`passed` counts those)."""
+        return bool(self.outputs or self.passed)
 
     def begin(self) -> float:
         """A new window begins now. Return how long, in seconds, the old one was open."""

@@ -9,10 +9,12 @@ from cano.brake import Halted
 from cano.context import Context
 from cano.errors import TaskExecutionError
 from cano.observer import ItemDropped, WindowFlushed
+from cano.recovery.codec import UNDECLARED, Codec
+from cano.task.letter import DeadLetter
 from cano.task.loop import run_windows
 from cano.task.pull import open_source
 from cano.task.session import StreamSession
-from cano.task.stream import Stop, StreamTask, settings_of
+from cano.task.stream import Stop, StreamTask, item_type, settings_of
 from cano.workflow.plan import Registration
 from cano.workflow.run import Run
 
@@ -73,12 +75,37 @@ class StreamHost:
                 "on_window", WindowFlushed, task=self._registered.name, count=count, seconds=seconds, stopped=stopped
             )
 
-    def dropped(self, error: BaseException) -> None:
+    def dropped(self, error: BaseException, dead_lettered: bool) -> None:
         """Tell the observers of an item that the policy dropped."""
         self._run.audience.tell(
             "on_item_dropped",
             ItemDropped,
             task=self._registered.name,
             error_type=type(error).__name__,
-            dead_lettered=False,
+            dead_lettered=dead_lettered,
         )
+
+    def letter(self, item: Any, error: Exception, cursor: Any) -> DeadLetter:
+        """A dead letter, which can encode its item by the declared type."""
+        run, name = self._run, self._registered.name
+        declared = item_type(self._registered.task)
+        codec = Codec(
+            UNDECLARED if declared is None else declared,
+            what=f"an item of {name}",
+            remedy="declare the items' type: StreamTask[State, Item, Output, Cursor]",
+        )
+        return DeadLetter(
+            item,
+            error,
+            cursor,
+            workflow_id=run.workflow_id,
+            state=self._registered.label,
+            task=name,
+            encode_item=lambda: bytes(codec.encode(item)),
+            encode_cursor=lambda: None if cursor is None else bytes(self._codec.encode(cursor)),
+        )
+
+    def copied(self, data: Any) -> Any:
+        """A copy of a value of `ctx.data`."""
+        codec = self._run.plan.data
+        return None if data is None else codec.decode(codec.encode(data))

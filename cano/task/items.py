@@ -1,0 +1,177 @@
+"""ItemHandler: what becomes of one item. Its attempts, and if they fail the policy, the dead letter and the cursor."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from cano.brake import Brake
+from cano.context import Context
+from cano.errors import AttemptTimeoutError, CanoError, TaskExecutionError
+from cano.task.failure import hook_failure
+from cano.task.policy import ErrorBudget
+from cano.task.retry import NoRetry, Rules, run_attempts
+from cano.task.stream import StreamSettings, StreamTask
+from cano.task.watchdog import TimeoutExpired, Watchdog
+
+PARKED_AT_LEAST = 100
+"""How many dead letters there have to be before most of the items being parked fails the run."""
+
+
+class NotAPair(Exception):
+    """What `process_item` returned is no pair; names its type."""
+
+
+class Retrying:
+    """The guard and host of one item's attempts: the hook is not interrupted, the waits between attempts are, and a
+    failed attempt's changes to `ctx.data` are taken back.
+    """
+
+    def __init__(self, brake: Brake, ctx: Context[Any], copy: Callable[[Any], Any]) -> None:
+        self._brake = brake
+        self._ctx = ctx
+        self._copy = copy
+        self._saved = copy(ctx.data)
+        self._waiting = False
+        self.leaked = brake.leaked
+
+    async def expose(self, operation: Any) -> Any:
+        """Await an attempt, or the wait that follows a failed one."""
+        if not self._waiting:
+            return await operation
+        self._waiting = False
+        return await self._brake.expose(operation)
+
+    def restore(self) -> None:
+        """Take `ctx.data` back to what it was before the item."""
+        self._ctx.data = self._copy(self._saved)
+
+    def retrying(self, attempt: int, delay: float, error: Exception) -> None:
+        """A wait follows."""
+        self._waiting = True
+
+
+class ItemHandler:
+    """Handles the items of one opened stream, one at a time."""
+
+    def __init__(self, task: StreamTask[Any, Any, Any, Any], settings: StreamSettings, brake: Brake, host: Any) -> None:
+        self._task = task
+        self._settings = settings
+        self._brake = brake
+        self._host = host
+        self._budget = ErrorBudget(settings.on_item_error)
+        self._watchdog = None if settings.attempt_timeout is None else Watchdog(settings.attempt_timeout)
+        self.parked = 0
+
+    def process(self, *, guard_of: Callable[[Context[Any]], Any] | None = None) -> Callable[[Context[Any], Any], Any]:
+        """What is called with each item: the hook itself, unless its attempts are bounded or repeated."""
+        hook, watchdog, settings = self._task.process_item, self._watchdog, self._settings
+        if not isinstance(settings.item_retry, NoRetry):
+            return partial(self._with_retries, guard_of or self._retrying)
+        if watchdog is None:
+            return hook
+
+        async def bounded(ctx: Context[Any], item: Any) -> Any:
+            result = hook(ctx, item)
+            return await watchdog.bound(result) if inspect.isawaitable(result) else result
+
+        return bounded
+
+    def _retrying(self, ctx: Context[Any]) -> Retrying:
+        return Retrying(self._brake, ctx, self._host.copied)
+
+    async def _with_retries(self, guard_of: Callable[[Context[Any]], Any], ctx: Context[Any], item: Any) -> Any:
+        hook, guard = self._task.process_item, guard_of(ctx)
+        rules = Rules(self._settings.item_retry, self._settings.retry_on, self._settings.attempt_timeout)
+
+        async def attempt() -> Any:
+            result = hook(ctx, item)
+            return await result if inspect.isawaitable(result) else result
+
+        try:
+            return await run_attempts(attempt, ctx=ctx, hook="process_item", rules=rules, guard=guard, host=guard)
+        finally:
+            ctx.attempt = 1
+
+    async def failed(self, item: Any, error: BaseException, successes: int) -> Any:
+        """An item failed: raise the error that fails the run, or drop the item and give the cursor it advances to.
+
+        The letter is durable before this returns. None if the cursor stays where it is.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            raise self.failure(error)
+        if isinstance(error, NotAPair):
+            raise self.no_pair(str(error)) from None
+        raised = _raised(error, self._settings.attempt_timeout, self._task.name)
+        if not isinstance(raised, Exception) or not self._budget.tolerates(successes):
+            raise raised if isinstance(raised, AttemptTimeoutError) else self.failure(error)
+        cursor = self._cursor_of(item)
+        if self._settings.dead_letters is not None:
+            await self._park(item, raised, cursor, successes)
+        self._host.dropped(raised, self._settings.dead_letters is not None)
+        return cursor
+
+    def failure(self, error: BaseException) -> BaseException:
+        """What to raise for what `process_item` raised."""
+        if isinstance(error, asyncio.CancelledError) and not self._brake.leaked():
+            return error
+        return hook_failure(self._task.name, "process_item", error)
+
+    def no_pair(self, found: str) -> TaskExecutionError:
+        """The error for a `process_item` that broke its contract; no policy tolerates that."""
+        return TaskExecutionError(f"process_item of {self._task.name} must return a pair (output, cursor), not a {found}")
+
+    def _cursor_of(self, item: Any) -> Any:
+        if not self._settings.has_cursor_of:
+            return None
+        try:
+            return self._task.cursor_of(item)
+        except Exception as error:
+            raise hook_failure(self._task.name, "cursor_of", error)
+
+    async def _park(self, item: Any, error: Exception, cursor: Any, successes: int) -> None:
+        sink = self._settings.dead_letters
+        assert sink is not None
+        try:
+            await sink.write(self._host.letter(item, error, cursor))
+        except (asyncio.CancelledError, Exception) as failure:
+            if isinstance(failure, asyncio.CancelledError) and not self._brake.leaked():
+                raise
+            raise TaskExecutionError(
+                f"{self._task.name} could not write a dead letter ({type(failure).__name__}) for an item that failed with "
+                f"{type(error).__name__}"
+            ) from error
+        self.parked += 1
+        if self.parked >= PARKED_AT_LEAST and self.parked > successes:
+            raise TaskExecutionError(
+                f"{self._task.name} parks most of its items: {self.parked} dead letters, {successes} items that went well; "
+                "mend the cause, and resume"
+            ) from error
+
+    def release(self) -> None:
+        """No item follows."""
+        if self._watchdog is not None:
+            self._watchdog.release()
+
+
+async def resolve(result: Any) -> tuple[Any, Any]:
+    """What `process_item` returned, if that was no plain tuple."""
+    if inspect.isawaitable(result):
+        result = await result
+    if not isinstance(result, tuple):
+        raise NotAPair(type(result).__name__)
+    return result
+
+
+def _raised(error: BaseException, limit: float | None, task: str) -> BaseException:
+    """The user's exception, or our timeout, behind what an item failed with."""
+    if isinstance(error, TimeoutExpired):
+        timeout = AttemptTimeoutError(f"process_item of {task} took longer than its attempt_timeout of {limit} s")
+        timeout.__cause__ = None if isinstance(error.__cause__, asyncio.CancelledError) else error.__cause__
+        return timeout
+    if isinstance(error, CanoError) and error.__cause__ is not None:
+        return error.__cause__
+    return error

@@ -2,6 +2,7 @@
 
 # the machine
 from cano.workflow.workflow import Workflow
+from cano.workflow.nested import SubWorkflow
 from cano.context import Context
 
 # tasks
@@ -20,6 +21,7 @@ from cano.task.split import BranchResult, Branches, Split
 from cano.task.join import All, AnyOf, PartialResults, PartialTimeout, Percentage, Quorum
 
 # streams
+from cano.task.letter import DeadLetter, DeadLetterSink
 from cano.task.stream import CloseReason, Stop, StreamTask
 from cano.task.window import Window
 from cano.task.policy import FailFast, RetryOnError, SkipAndContinue
@@ -85,6 +87,8 @@ __all__ = [
     "ConfigurationError",
     "Context",
     "CursorError",
+    "DeadLetter",
+    "DeadLetterSink",
     "DoNotRetry",
     "Done",
     "Err",
@@ -123,6 +127,7 @@ __all__ = [
     "Stop",
     "StoreError",
     "StreamTask",
+    "SubWorkflow",
     "Task",
     "TaskConfig",
     "TaskExecutionError",

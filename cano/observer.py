@@ -206,23 +206,23 @@ def checked(observers: Iterable[Any]) -> tuple[WorkflowObserver, ...]:
 class Audience:
     """The observers of one run. Empty ones are falsy, so that nothing is built for nobody."""
 
-    __slots__ = ("_observers", "_workflow", "_workflow_id", "state")
+    __slots__ = ("_workflow", "_workflow_id", "observers", "state")
 
     def __init__(self, observers: tuple[WorkflowObserver, ...], workflow_id: str, workflow: str) -> None:
-        self._observers = observers
+        self.observers = observers
         self._workflow_id = workflow_id
         self._workflow = workflow
         self.state: Any = None
 
     def __bool__(self) -> bool:
-        return bool(self._observers)
+        return bool(self.observers)
 
     def tell(self, method: str, kind: type[Event], /, **fields: Any) -> None:
         """Build one event and hand it to every observer in order; log what they raise."""
-        if not self._observers:
+        if not self.observers:
             return
         event = kind(workflow_id=self._workflow_id, workflow=self._workflow, state=self.state, **fields)
-        for observer in self._observers:
+        for observer in self.observers:
             try:
                 getattr(observer, method)(event)
             except Exception as error:

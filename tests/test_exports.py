@@ -10,6 +10,24 @@ import cano
 
 MACHINE = {"Workflow", "Context"}
 TASKS = {"Task", "TaskConfig", "StreamTask", "Window", "Stop", "CloseReason", "FailFast", "SkipAndContinue", "RetryOnError"}
+MODELS = {
+    "RouterTask",
+    "PollTask",
+    "Ready",
+    "Pending",
+    "TimerTask",
+    "BatchTask",
+    "Ok",
+    "Err",
+    "SteppedTask",
+    "More",
+    "Done",
+    "CompensatableTask",
+    "SubWorkflow",
+}
+RETRIES = {"NoRetry", "FixedRetry", "ExponentialBackoff", "DoNotRetry"}
+SPLITS = {"Split", "All", "AnyOf", "Quorum", "Percentage", "PartialResults", "PartialTimeout", "Branches", "BranchResult"}
+LETTERS = {"DeadLetter", "DeadLetterSink"}
 RESOURCES = {"Resources", "Resource", "Health", "MemoryStore"}
 CANCELLATION = {"CancellationToken", "cancel_on_signals"}
 CHECKPOINTS = {"CheckpointRow", "RowKind", "CheckpointStore", "MemoryCheckpointStore", "SqliteCheckpointStore"}
@@ -40,7 +58,19 @@ CATEGORIES = {
 
 
 def test_the_front_door_exports_these_names_and_no_others() -> None:
-    wanted = MACHINE | TASKS | RESOURCES | CANCELLATION | CHECKPOINTS | OBSERVERS | set(CATEGORIES)
+    wanted = (
+        MACHINE
+        | TASKS
+        | MODELS
+        | RETRIES
+        | SPLITS
+        | LETTERS
+        | RESOURCES
+        | CANCELLATION
+        | CHECKPOINTS
+        | OBSERVERS
+        | set(CATEGORIES)
+    )
     assert set(cano.__all__) == wanted
     assert len(cano.__all__) == len(wanted)
     for name in wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -25,14 +25,14 @@ OutputT = TypeVar("OutputT")
 class Ok(Generic[OutputT]):
     """An item's output."""
 
-    value: OutputT
+    value: OutputT = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Err:
     """What an item failed with in the end: the exception it raised, or an AttemptTimeoutError."""
 
-    error: Exception
+    error: Exception = field(repr=False)
 
 
 Outcome = Ok[OutputT] | Err

@@ -14,16 +14,47 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from cano.brake import Halted
+from cano.brake import Brake, Halted
 from cano.context import Context, RunData
 from cano.task.crew import Crew
 from cano.task.items import ItemHandler, NotAPair, resolve
 from cano.task.retry import Member
+from cano.task.stream import Stop, StreamSettings, StreamTask
+from cano.task.window import OpenWindow
 
-if TYPE_CHECKING:
-    from cano.task.session import StreamSession
+
+class Deck(Protocol):
+    """What a flight needs of the session that it works for."""
+
+    task: StreamTask[Any, Any, Any, Any]
+    settings: StreamSettings
+    brake: Brake
+    host: Any
+    ctx: Context[Any]
+    window: OpenWindow
+    decided: Stop[Any] | None
+
+    async def attend(self, *, draining: bool = False) -> Stop[Any] | None:
+        """Do what is to be done between items."""
+        ...
+
+    def accepts(self) -> bool:
+        """Whether the window can take something now."""
+        ...
+
+    def add(self, output: Any, cursor: Any) -> None:
+        """Take an output."""
+        ...
+
+    def poke(self) -> None:
+        """Something is to be done between items."""
+        ...
+
+    async def drop(self, item: Any, error: BaseException) -> None:
+        """Have the policy judge an item that failed."""
+        ...
 
 
 class TakenOver(Exception):
@@ -64,7 +95,7 @@ class _Patience(Member):
 class Flight:
     """The items in flight, oldest first, and the workers that process them."""
 
-    def __init__(self, session: StreamSession, width: int) -> None:
+    def __init__(self, session: Deck, width: int) -> None:
         self._session = session
         self._width = width
         self._entries: deque[_Entry] = deque()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from cano.clock import Duration, optional_seconds
@@ -24,7 +24,7 @@ class BranchResult:
     """
 
     name: str
-    value: Any = None
+    value: Any = field(default=None, repr=False)
     error: CanoError | None = None
     cancelled: bool = False
 

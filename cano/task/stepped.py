@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from cano.context import Context
@@ -19,7 +19,7 @@ CursorT = TypeVar("CursorT")
 class More(Generic[CursorT]):
     """Returned by `step`: this far, and there is more to do."""
 
-    cursor: CursorT
+    cursor: CursorT = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

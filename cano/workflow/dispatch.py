@@ -14,7 +14,8 @@ from cano.task.split import Split
 from cano.task.stepped import SteppedTask
 from cano.task.stream import StreamTask
 from cano.task.timer import TimerTask
-from cano.workflow.drivers import run_compensatable, run_plain, run_split, run_stepped, run_timer
+from cano.workflow.drivers import run_compensatable, run_nested, run_plain, run_split, run_stepped, run_timer
+from cano.workflow.nested import SubWorkflow
 from cano.workflow.plan import Registration
 from cano.workflow.run import Run
 from cano.workflow.streaming import run_stream
@@ -53,6 +54,8 @@ async def _drive(run: Run, registered: Registration, ctx: Context[Any], cursor: 
             return await run_timer(run, registered, ctx, cursor)
         case CompensatableTask():
             return await run_compensatable(run, registered, ctx)
+        case SubWorkflow():
+            return await run_nested(run, registered, ctx)
         case Split():
             return await run_split(run, registered, ctx)
         case _:

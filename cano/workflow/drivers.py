@@ -8,14 +8,24 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from cano.brake import Halted
 from cano.clock import Turn
 from cano.context import Context
-from cano.errors import CanoError, CompensationFailedError, RunFencedError, TaskExecutionError
+from cano.errors import (
+    CanoError,
+    CheckpointStoreError,
+    CompensationFailedError,
+    RunFencedError,
+    TaskExecutionError,
+    WorkflowCancelledError,
+    WorkflowTimeoutError,
+)
 from cano.observer import TaskEvent, TaskFailed
 from cano.recovery.replay import Completed
 from cano.task.batch import BatchTask, work_off
 from cano.task.compensatable import CompensatableTask
 from cano.task.config import TaskConfig
+from cano.task.failure import hook_failure
 from cano.task.poll import PollTask, ask
 from cano.task.retry import ExponentialBackoff, Guard, Member, NoRetry, Rules, Sheltered, run_attempts
 from cano.task.router import RouterTask
@@ -23,6 +33,7 @@ from cano.task.split import Split, fan_out
 from cano.task.stepped import Done, More, SteppedTask
 from cano.task.timer import TimerTask, deadline_of
 from cano.workflow.branches import BranchHost
+from cano.workflow.nested import SubWorkflow
 from cano.workflow.plan import Registration
 from cano.workflow.run import Run
 
@@ -30,7 +41,7 @@ from cano.workflow.run import Run
 def rules_of(task: Any) -> Rules:
     """How the attempts of a task are run."""
     config: TaskConfig = getattr(task, "config", None) or TaskConfig()
-    return config.rules(NoRetry() if isinstance(task, PollTask | TimerTask) else ExponentialBackoff())
+    return config.rules(NoRetry() if isinstance(task, PollTask | TimerTask | SubWorkflow) else ExponentialBackoff())
 
 
 def hook_of(task: Any) -> tuple[str, Callable[[Any, Context[Any]], Coroutine[Any, Any, Any]]]:
@@ -153,7 +164,7 @@ async def _branch(run: Run, ctx: Context[Any], task: Any, name: str) -> Any:
 
     host = BranchHost(run.copied_data, retrying)
     own = ctx.sibling(name, host.data)
-    hook, call = hook_of(task)
+    hook, call = ("the workflow", partial(nested, run)) if isinstance(task, SubWorkflow) else hook_of(task)
     run.audience.tell("on_task_start", TaskEvent, task=name)
     try:
         value = await run_attempts(partial(call, task, own), ctx=own, hook=hook, rules=rules_of(task), guard=Member(), host=host)
@@ -166,3 +177,27 @@ async def _branch(run: Run, ctx: Context[Any], task: Any, name: str) -> Any:
         raise
     run.audience.tell("on_task_success", TaskEvent, task=name)
     return value
+
+
+async def run_nested(run: Run, registered: Registration, ctx: Context[Any]) -> Any:
+    """Run the inner workflow. Its drain is what a stop of this run waits for."""
+    return await run.brake.expose(nested(run, registered.task, ctx))
+
+
+async def nested(run: Run, sub: SubWorkflow, ctx: Context[Any]) -> Any:
+    """Run an inner workflow and give the outer state, or the exit state itself for a branch."""
+    label = run.plan.known(ctx.state)
+    inner_id = f"{run.workflow_id}/{label}.{run.visit}/{ctx.task}"
+    try:
+        data = None if sub.data is None else sub.data(ctx)
+        end = await sub.workflow.run_inside(sub.initial, inner_id, run.token, data, run.audience.observers)
+    except (WorkflowCancelledError, WorkflowTimeoutError, CheckpointStoreError) as error:
+        if run.brake.on and isinstance(error, WorkflowCancelledError):
+            raise Halted from error
+        raise hook_failure(sub.name, "the workflow", error)
+    except CanoError as error:
+        error.path = (*run.path, *error.path)
+        raise
+    except Exception as error:
+        raise hook_failure(sub.name, "the workflow", error)
+    return sub.chosen(end)

@@ -22,6 +22,7 @@ from cano.task.stepped import SteppedTask, step_cursor_type
 from cano.task.stream import StreamTask, cursor_type, settings_of
 from cano.task.task import FunctionTask, Task, missing_hooks
 from cano.task.timer import TimerTask
+from cano.workflow.nested import SubWorkflow
 
 
 def label_of(state: Any) -> str:
@@ -64,7 +65,7 @@ class Registration:
 
 
 _KINDS = (Task, RouterTask, PollTask, TimerTask, BatchTask, SteppedTask, StreamTask, CompensatableTask)
-_BRANCHES = (Task, RouterTask, PollTask, BatchTask, FunctionTask)
+_BRANCHES = (Task, RouterTask, PollTask, BatchTask, FunctionTask, SubWorkflow)
 
 
 def registration(state: Any, task: Any) -> Registration:
@@ -88,6 +89,8 @@ def checked_task(task: Any, where: str) -> Any:
         raise ConfigurationError(f"{where}: give an instance, {task.__name__}(...), not the class")
     if isinstance(task, Split):
         return _checked_split(task, where)
+    if isinstance(task, SubWorkflow):
+        return task
     if isinstance(task, _KINDS):
         _check_class(task)
         return task
@@ -130,7 +133,7 @@ def _checked_split(split: Split[Any], where: str) -> Split[Any]:
         if not isinstance(branch, _BRANCHES):
             raise ConfigurationError(
                 f"{where}, branch {place}: a {type(branch).__name__} cannot be a branch, for it writes rows of its own; "
-                "give a function, a Task, a RouterTask, a PollTask or a BatchTask"
+                "give a function, a Task, a RouterTask, a PollTask, a BatchTask or a SubWorkflow"
             )
     label_of(split.then)
     split.branches = checked

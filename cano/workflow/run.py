@@ -42,7 +42,7 @@ class Run:
     state: Any = None
     halt: CanoError | None = None
     task: str = ""
-    saved: bytes | None = None
+    saved: bytes | None = field(default=None, repr=False)
     branches: Branches | None = None
     completed: list[Completed] = field(default_factory=list)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from cano.errors import ConfigurationError
 from cano.recovery.store import CheckpointStore, Transactional
+from cano.task.split import Split
 from cano.task.stream import StreamTask
-from cano.workflow.plan import Registration, label_of
+from cano.workflow.plan import Registration, described, label_of
 
 
 def problems(
@@ -28,6 +29,8 @@ def problems(
         if isinstance(task, StreamTask) and task.transactional and not isinstance(store, Transactional):
             what = "there is no checkpoint store" if store is None else f"a {type(store).__name__} has no transactions"
             found.append(f"state {label}: {registered.name} is transactional, but {what}; use SqliteCheckpointStore")
+        if isinstance(task, Split) and not _known(task.then, states, exits):
+            found.append(f"state {label}: Split(then=...) is neither registered nor an exit state")
     for old, state in aliases.items():
         found += _alias_problems(old, state, states, exits)
     return found
@@ -38,13 +41,17 @@ def _alias_problems(old: Any, state: Any, states: Mapping[str, Registration], ex
         return ["aliases: an old label must be a str that is not empty"]
     if old in states or old in exits:
         return [f"aliases: {old!r} is the label of a state in use"]
+    if not _known(state, states, exits):
+        return [f"aliases: {old!r} leads to {described(state)}, which is neither registered nor an exit state"]
+    return []
+
+
+def _known(state: Any, states: Mapping[str, Registration], exits: Mapping[str, Any]) -> bool:
     try:
         label = label_of(state)
-    except ConfigurationError as error:
-        return [f"aliases: {old!r}: {error}"]
-    if label not in states and label not in exits:
-        return [f"aliases: {old!r} leads to {label}, which is neither registered nor an exit state"]
-    return []
+    except ConfigurationError:
+        return False
+    return label in states or label in exits
 
 
 def check_id(workflow_id: Any) -> str:

@@ -30,6 +30,7 @@ from cano.task.timer import TimerTask
 from cano.workflow.budget import Budget, supervise
 from cano.workflow.diagram import to_dot, to_mermaid
 from cano.workflow.engine import Request, live
+from cano.workflow.nested import SubWorkflow
 from cano.workflow.plan import Plan, Registration, label_of, registration
 from cano.workflow.run import Run
 from cano.workflow.validate import check_id, check_store, problems
@@ -54,6 +55,7 @@ AnyTask = (
     | StreamTask[StateT, Any, Any, Any]
     | CompensatableTask[StateT, Any]
     | Split[StateT]
+    | SubWorkflow
     | Callable[[Context[DataT]], Awaitable[StateT]]
 )
 IfExists = Literal["error", "resume", "discard"]
@@ -182,6 +184,11 @@ class Workflow(Generic[StateT, DataT]):
         """The states that have a task; exit states are not among them."""
         return frozenset(registered.state for registered in self._states.values())
 
+    @property
+    def exit_states(self) -> frozenset[StateT]:
+        """The states that end a run."""
+        return frozenset(self._exits.values())
+
     def validate(self, initial: StateT | None = None) -> None:
         """Check the definition, and that a run may start at `initial` if that is given.
 
@@ -288,7 +295,28 @@ class Workflow(Generic[StateT, DataT]):
         except TaskExecutionError as error:
             raise ConfigurationError(error.message) from None
 
-    async def _run(self, request: Request, workflow_id: str, token: CancellationToken | None, data: Any) -> StateT:
+    async def run_inside(
+        self,
+        initial: StateT,
+        workflow_id: str,
+        token: CancellationToken,
+        data: DataT | None,
+        observers: tuple[WorkflowObserver, ...],
+    ) -> StateT:
+        """Run as part of another workflow's run, whose observers are told too; an unfinished log is gone on with.
+        Engine use.
+        """
+        request = Request(initial, if_exists="resume")
+        return await self._run(request, check_id(workflow_id), token, self._own_copy(data), observers)
+
+    async def _run(
+        self,
+        request: Request,
+        workflow_id: str,
+        token: CancellationToken | None,
+        data: Any,
+        observers: tuple[WorkflowObserver, ...] = (),
+    ) -> StateT:
         if token is not None and not isinstance(token, CancellationToken):
             raise ConfigurationError(f"token must be a CancellationToken, not a {type(token).__name__}")
         brake = Brake(self.drain_timeout)
@@ -302,7 +330,7 @@ class Workflow(Generic[StateT, DataT]):
             brake=brake,
             budget=Budget(self.total_timeout, brake),
             compensation_timeout=self.compensation_timeout,
-            audience=Audience(self.observers, workflow_id, self.name),
+            audience=Audience((*self.observers, *observers), workflow_id, self.name),
             data=RunData(data),
             journal=Journal(self.checkpoint_store, workflow_id, self.workflow_version),
         )

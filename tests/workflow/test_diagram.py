@@ -63,7 +63,7 @@ def test_dot_quotes_what_it_is_given() -> None:
     text = flow().to_dot()
     assert text.startswith('digraph "a \\"b\\"" {\n')
     assert '    "START" -> "STREAM";\n' in text
-    assert '    "DONE" [shape=doublecircle];\n' in text
+    assert '    "DONE" [shape=doublecircle, label="DONE"];\n' in text
 
 
 def test_a_task_without_annotations_is_drawn_alone() -> None:

@@ -15,9 +15,11 @@ from cano import (
     ConfigurationError,
     Context,
     MemoryCheckpointStore,
+    NoRetry,
     SqliteCheckpointStore,
     Stop,
     Task,
+    TaskConfig,
     TaskExecutionError,
     Window,
     Workflow,
@@ -128,15 +130,18 @@ async def test_any_kind_of_async_callable_is_a_task_and_the_decorator_gives_it_b
 async def test_an_exception_of_a_task_is_the_cause_and_its_text_is_not_repeated() -> None:
     error = ValueError("secret-1")
 
-    async def fails(ctx: Any) -> str:
-        raise error
+    class Fails(Task[str]):
+        config = TaskConfig(retry=NoRetry())
+
+        async def run(self, ctx: Any) -> str:
+            raise error
 
     with pytest.raises(TaskExecutionError) as caught:
-        await run(fails)
+        await run(Fails())
     assert caught.value.__cause__ is error
     assert "secret-1" not in str(caught.value)
     assert "secret-1" not in repr(caught.value)
-    assert "fails raised ValueError (state work, attempt 1)" in str(caught.value)
+    assert "run of Fails raised ValueError (state work, attempt 1)" in str(caught.value)
 
 
 async def test_a_context_tells_what_it_has_to() -> None:

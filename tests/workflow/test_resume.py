@@ -209,7 +209,7 @@ async def test_a_cursor_is_not_dropped_because_the_state_is_no_stream_any_more()
     async def plain(ctx: Any) -> str:
         return "done"
 
-    with pytest.raises(WorkflowError, match="no stream"):
+    with pytest.raises(WorkflowError, match="what is registered there has none"):
         await machine(plain, store).resume_from("r")
     assert await store.load_run("r") == rows
 

@@ -33,7 +33,7 @@ def test_every_problem_is_in_one_error() -> None:
     flow = Workflow[str](aliases={"": "x", "old": "nowhere"}).register("work", Transactional(numbers(1, 2)))
     with pytest.raises(ConfigurationError) as caught:
         flow.validate()
-    for problem in ("no exit states", "transactional", "old label", "'old' leads to nowhere"):
+    for problem in ("no exit states", "transactional", "old label", "'old' leads to 'nowhere'"):
         assert problem in str(caught.value)
     with pytest.raises(ConfigurationError, match="no registered state handlers.*no exit states"):
         Workflow[str]().validate()

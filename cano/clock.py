@@ -16,7 +16,7 @@ TURN = 0.010
 """The longest stretch, in seconds, that the engine works without giving the event loop a turn."""
 
 _LOOK = 0.0005
-_MAX_STRIDE = 256
+_MAX_STRIDE = 48
 
 
 def seconds(value: Duration, what: str) -> float:
@@ -35,9 +35,14 @@ def signed_seconds(value: Duration, what: str) -> float:
     """Like `seconds`, but a negative duration is given as it is."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{what} must be seconds or a timedelta, not a {type(value).__name__}")
-    return float(value)
+    if isinstance(value, float) and math.isnan(value):
+        raise ConfigurationError(f"{what} must be seconds or a timedelta, and NaN is no number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def optional_seconds(value: Duration | None, what: str) -> float | None:

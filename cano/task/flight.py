@@ -128,6 +128,11 @@ class Flight:
                 await self._progress.wait()
         raise TakenOver
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is in flight."""
+        return not self._entries
+
     def wake(self) -> None:
         """Something has changed for whoever waits."""
         self._progress.set()

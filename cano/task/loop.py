@@ -62,7 +62,7 @@ async def run_windows(session: StreamSession) -> Ending:
                 window.cursor = cursor if fix is None else fix(cursor)
                 add(output)
                 if len(outputs) >= mark:
-                    mark = await session.reckon()
+                    mark = session.reckon()
             if brake.alert:
                 if (ending := await _attend(session)) is not None:
                     return ending
@@ -71,20 +71,22 @@ async def run_windows(session: StreamSession) -> Ending:
     except (asyncio.CancelledError, Exception) as error:
         if not brake.exposed:
             raise
-        session.read_failed(error)  # or it was our own interruption, and the reason for it is looked at next
+        await session.read_failed(error)  # or it was a stop, and the reason for it is looked at next
     brake.settle()
     return await _finish(session)
 
 
 async def _arrived(session: StreamSession) -> Ending | None:
-    """An item came while something was going on: let a flush beside the read end first."""
-    session.brake.settle()
+    """An item came while something was going on: let the flush beside the read end first."""
+    if session.brake.settle():
+        await session.brake.absorb()
     stop = await session.join()
     return None if stop is None else Ending(stop.state)
 
 
 async def _attend(session: StreamSession) -> Ending | None:
     """Between items, when something is to be done: a stop comes first, then the window."""
+    await session.give_turn()
     if session.brake.on:
         return await _drain(session)
     session.brake.alert = False
@@ -94,11 +96,9 @@ async def _attend(session: StreamSession) -> Ending | None:
 
 async def _finish(session: StreamSession) -> Ending:
     """No item follows: flush the rest, then `on_close` chooses. If it was a stop that ended the reading, drain."""
-    if (stop := await session.join()) is not None:
-        return Ending(stop.state)
     if session.brake.on:
         return await _drain(session)
-    if (stop := await session.land(draining=False)) is not None:
+    if (stop := await session.join() or session.decided) is not None or (stop := await session.land(draining=False)) is not None:
         return Ending(stop.state)
     if session.window.holds and (stop := await session.flush()) is not None:
         return Ending(stop.state)
@@ -110,12 +110,11 @@ async def _finish(session: StreamSession) -> Ending:
 async def _drain(session: StreamSession) -> Ending:
     """Stopped: flush and commit what is in hand, close the source, `on_close(CANCELLED)`. The first error surfaces."""
     failure: Exception | None = None
-    if session.decided is not None:  # decided and committed before the stop was seen
-        return Ending(session.decided.state)
-    await session.land(draining=True)
     try:
-        if session.window.holds:
-            await session.flush(draining=True)
+        stop = await session.join() or session.decided
+        if stop is not None:  # decided and committed before the stop was seen
+            return Ending(stop.state)
+        await session.drain()
     except RunFencedError:
         raise
     except Exception as error:

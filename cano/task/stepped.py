@@ -51,4 +51,4 @@ class SteppedTask(Named, Hooks, Generic[StateT, CursorT]):
 
 def step_cursor_type(task: SteppedTask[Any, Any]) -> Any:
     """The declared cursor type, or None if none was declared."""
-    return type_argument(type(task), SteppedTask, 1)
+    return type_argument(task, SteppedTask, 1)

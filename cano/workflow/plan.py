@@ -98,6 +98,12 @@ def checked_task(task: Any, where: str) -> Any:
         raise ConfigurationError(
             f"{where}: a {type(task).__name__} is no task; give a task object or an async def f(ctx) -> state"
         )
+    try:
+        inspect.signature(task).bind(None)
+    except TypeError:
+        raise ConfigurationError(f"{where}: the function must take one argument, async def f(ctx) -> state") from None
+    except ValueError:  # no signature to be had
+        pass
     return FunctionTask(task)
 
 

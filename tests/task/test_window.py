@@ -78,7 +78,7 @@ def test_a_turn_is_due_after_ten_milliseconds_and_the_stride_follows_the_pace() 
     for _ in range(12):
         clock.now += 1e-7 * turn.stride
         assert turn.look()[1] is False
-    assert turn.stride == 256
+    assert turn.stride == 48
     clock.now += 0.001 * turn.stride
     assert turn.look()[1] is True
     assert turn.stride == 1

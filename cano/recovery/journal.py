@@ -52,17 +52,20 @@ class Journal:
 
         `blob` holds the results of the split that led to it, if there was one.
         """
-        row = CheckpointRow(
-            self.sequence,
-            RowKind.STATE_ENTRY,
-            state,
-            task,
-            blob=blob,
-            visit=visit,
-            data=data,
-            workflow_version=self._version,
-        )
-        await self._append(row)
+        if self._store is None:
+            self.sequence += 1
+        else:
+            row = CheckpointRow(
+                self.sequence,
+                RowKind.STATE_ENTRY,
+                state,
+                task,
+                blob=blob,
+                visit=visit,
+                data=data,
+                workflow_version=self._version,
+            )
+            await self._append(row)
         if not again:
             self.cursor_row = None
 

@@ -42,8 +42,9 @@ class Halted(Exception):
 class Brake:
     """Stops one run. Bound to the asyncio task that does the run's work by `bind`, and let go by `release`.
 
-    `on` is the level. `alert` tells a stream's loop that there is something to look at between two items: that level,
-    an interruption, or a window that is due.
+    `on` is the level. `alert` tells a stream's loop that there is something to look at between two items: that level, an
+    interruption, a window that is due, or a turn for the event loop. `mark` is the number of outputs at which the loop
+    looks up by itself; `call` sets both so that it does at once.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Brake:
         "exposed",
         "first",
         "interrupted",
+        "mark",
         "on",
         "reason",
         "variables",
@@ -67,6 +69,7 @@ class Brake:
     def __init__(self, drain_timeout: float | None) -> None:
         self.on = False
         self.alert = False
+        self.mark = 1
         self.reason: Halt | None = None
         self.aborted = False
         self.exposed = False
@@ -103,10 +106,16 @@ class Brake:
         """Stop and drain."""
         if self.reason is None:
             self.reason = reason
-        self.on = self.alert = True
+        self.on = True
+        self.call()
         if threading.get_ident() == self._thread and asyncio.current_task(self._loop) is not self._task:
             self.interrupt()
         self._later(self._engage)
+
+    def call(self) -> None:
+        """Have a stream's loop look up before its next item."""
+        self.alert = True  # in this order: the loop sets its mark and then asks for the alert
+        self.mark = 0
 
     def stop(self) -> None:
         """The token fired (`Stoppable`)."""
@@ -124,7 +133,7 @@ class Brake:
     def _engage(self) -> None:
         if self._task is None:
             return
-        self.alert = True
+        self.call()
         if self._timer is None and self._drain_timeout is not None and not self._sheltered:
             self._timer = self._loop.call_later(self._drain_timeout, self._abort)
         self.interrupt()
@@ -147,7 +156,8 @@ class Brake:
     def _abort(self) -> None:
         if self._task is None or self._task.done() or self._sheltered:
             return
-        self.aborted = self.alert = True
+        self.aborted = True
+        self.call()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._patience, self._abort)
@@ -167,7 +177,8 @@ class Brake:
     def cut(self) -> None:
         """Interrupt an exposed wait now."""
         if self.exposed and not self.interrupted and self._task is not None and not self._task.done():
-            self.interrupted = self.alert = True
+            self.interrupted = True
+            self.call()
             self._task.cancel()
 
     def settle(self) -> bool:

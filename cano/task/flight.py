@@ -122,7 +122,7 @@ class Flight:
             self._progress.clear()
             if (stop := await session.attend()) is not None:
                 session.decided = stop
-                session.brake.alert = True
+                session.brake.call()
                 break
             if len(self._entries) >= self._width and not self._progress.is_set():
                 await self._progress.wait()

@@ -3,10 +3,10 @@
     between items, in this order:  stop?  ·  window full or due?  ·  the next item
     for each window, always:       encode the cursor  ·  flush_window  ·  the row  ·  the next item
 
-`brake.alert` says that something of the first line is there; `mark` is the number of outputs at which the session
-wants to be asked: to start a timer, to look at the clock, or because the window is full. How a stream ends: by a
-`Stop` from a flush, already committed; by `on_close` after the source ran out; or by a drain, which has no next
-state.
+`brake.alert` says that something of the first line is there. `brake.mark` is the number of outputs at which the loop
+looks up: to start a timer, to look at the clock, because the window is full, or at once, because of an alert. How a
+stream ends: by a `Stop` from a flush, already committed; by `on_close` after the source ran out; or by a drain, which
+has no next state.
 """
 
 from __future__ import annotations
@@ -39,21 +39,18 @@ async def run_windows(session: StreamSession) -> Ending:
     brake, window, ctx = session.brake, session.window, session.ctx
     outputs, process, fix = window.outputs, session.begin(), session.host.fix
     add, awaits = outputs.append, inspect.iscoroutinefunction(process)
-    mark = session.mark
     try:
         brake.exposed = True
         async for item in session.source.items:
             brake.exposed = False
-            if brake.alert:
-                if (ending := await _arrived(session)) is not None:
-                    return ending
-                mark = session.mark
+            if brake.alert and (ending := await _arrived(session)) is not None:
+                return ending
             try:
                 pair = await process(ctx, item) if awaits else process(ctx, item)
                 if type(pair) is not tuple:
                     pair = await resolve(pair)
             except (asyncio.CancelledError, Exception) as error:
-                mark = await session.judge(item, error)
+                await session.judge(item, error)
             else:
                 try:
                     output, cursor = pair
@@ -61,12 +58,10 @@ async def run_windows(session: StreamSession) -> Ending:
                     raise session.no_pair("tuple of another length") from None
                 window.cursor = cursor if fix is None else fix(cursor)
                 add(output)
-                if len(outputs) >= mark:
-                    mark = session.reckon()
-            if brake.alert:
-                if (ending := await _attend(session)) is not None:
+            if len(outputs) >= brake.mark:
+                session.reckon()
+                if brake.alert and (ending := await _attend(session)) is not None:
                     return ending
-                mark = session.mark
             brake.exposed = True
     except (asyncio.CancelledError, Exception) as error:
         if not brake.exposed:
@@ -91,6 +86,7 @@ async def _attend(session: StreamSession) -> Ending | None:
         return await _drain(session)
     session.brake.alert = False
     stop = await session.attend()
+    session.set_mark()
     return None if stop is None else Ending(stop.state)
 
 

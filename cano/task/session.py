@@ -94,10 +94,10 @@ class StreamSession:
         self.brake = brake
         self.source = source
         self.host = host
-        self.window = OpenWindow(settings.window, self._loop.time)
-        self._turn = Turn(self._loop.time)
+        self._clock = self._loop.time
+        self.window = OpenWindow(settings.window, self._clock)
+        self._turn = Turn(self._clock)
         self.beside: asyncio.Task[_Flushed] | None = None
-        self.mark = 1
         self.decided: Stop[Any] | None = None
         self._items = ItemHandler(task, settings, brake, host)
         self._flight = Flight(self, settings.max_in_flight) if settings.max_in_flight > 1 else None
@@ -108,16 +108,25 @@ class StreamSession:
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
-    def reckon(self) -> int:
-        """The outputs have reached the mark: arm a time window that was empty, see whether the window is full, look at
-        the clock.
-
-        Returns the next mark.
+    def reckon(self) -> None:
+        """The outputs have reached the mark: arm a time window that was empty, see whether the window is full, look at the
+        clock, and set the next mark.
         """
-        self._filled()
+        window = self.window
+        if len(window.outputs) >= window.limit or (window.timed and self._timer is None and window.outputs):
+            self._filled()
         self._look()
-        self.mark = min(self.window.limit, len(self.window.outputs) + self._turn.stride)
-        return self.mark
+        self.set_mark()
+
+    def set_mark(self) -> None:
+        """Say at how many outputs the loop shall look up: 0 if there is something to look at now."""
+        window = self.window
+        mark = len(window.outputs) + self._turn.stride
+        if window.timed and self._timer is None:
+            mark = 1
+        self.brake.mark = mark if mark < window.limit else window.limit
+        if self.brake.alert:
+            self.brake.mark = 0
 
     def _filled(self) -> None:
         """Something came into the window: start its timer if it was empty, see whether it is full."""
@@ -125,7 +134,8 @@ class StreamSession:
         if window.timed and self._timer is None:
             self._timer = self._loop.call_at(window.arm(), self._deadline_passed)
         if len(window.outputs) >= window.limit or window.passed >= window.limit:
-            window.due = self.brake.alert = True
+            window.due = True
+            self.brake.call()
 
     def add(self, output: Any, cursor: Any) -> None:
         """Take an output that was in flight."""
@@ -146,7 +156,7 @@ class StreamSession:
 
     def poke(self) -> None:
         """Something is to be done between items. If the run waits in a read, do it beside that."""
-        self.brake.alert = True
+        self.brake.call()
         busy = self.beside is not None or self._flushing
         if self.brake.exposed and not busy and not self.brake.on:
             self._start_beside(self.attend())
@@ -215,7 +225,6 @@ class StreamSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.mark = 1 if self.window.timed else min(self.window.limit, self._turn.stride)
         cursor = self.host.encode(self.window.cursor)
         outputs = self.window.take()
         count = len(outputs)
@@ -232,6 +241,7 @@ class StreamSession:
             self._flushing = False
         self._flushed += count
         lasted = self.window.begin()
+        self.set_mark()
         if count:
             self.host.flushed(count, lasted, stop is not None)
         if self._flight is not None and stop is None:
@@ -299,19 +309,19 @@ class StreamSession:
     def begin(self) -> Callable[[Context[Any], Any], Any]:
         """What the loop calls with each item: `process_item`, or what stands in for it."""
         self.brake.first = self.stop_reading
+        self.set_mark()
         if self._flight is None:
             return self._items.process()
         self._flight.start()
         return self._flight.submit
 
-    async def judge(self, item: Any, error: BaseException) -> int:
-        """An item failed: drop it, or raise the error that fails the run. The mark stays; the clock is looked at."""
+    async def judge(self, item: Any, error: BaseException) -> None:
+        """An item failed: drop it, or raise the error that fails the run. The clock is looked at as well."""
         if isinstance(error, TakenOver):
-            return self.mark
+            return
         if not isinstance(error, Halted):  # the run was stopped between two attempts: the item is left for a resume
             await self.drop(item, error)
         self._look()
-        return self.mark
 
     async def drop(self, item: Any, error: BaseException) -> None:
         """Have the policy judge an item that failed; if it is dropped, its cursor may count."""
@@ -345,11 +355,13 @@ class StreamSession:
 
     def _look(self) -> None:
         """Look at the clock: see whether the window is due, and whether the event loop has to be given a turn."""
-        now, turn_due = self._turn.look()
+        now = self._clock()
         if now >= self.window.deadline and self.window.holds:
-            self.window.due = self.brake.alert = True
-        if turn_due:
-            self._turn_due = self.brake.alert = True
+            self.window.due = True
+            self.brake.call()
+        if self._turn.look(now):
+            self._turn_due = True
+            self.brake.call()
 
     async def give_turn(self) -> None:
         """Give the event loop its turn, if it is due."""

@@ -84,9 +84,11 @@ class Journal:
                 except BaseException:
                     failed = True
                     raise
-        except Exception as error:
+        except BaseException as error:
             self._pending = None
-            raise error if failed else _store_failure("commit", error) from error.__cause__
+            if failed or not isinstance(error, Exception):
+                raise
+            raise _store_failure("commit", error) from error.__cause__
         finally:
             self._transaction = None
         if self._pending is not None:

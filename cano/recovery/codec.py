@@ -80,7 +80,7 @@ class Codec:
         self._what = what
         self._remedy = remedy
         self._error = error
-        self._atom = declared if declared in _ATOMS else None
+        self._atom = declared if any(declared is atom for atom in _ATOMS) else None
         self._adapter = None if declared is UNDECLARED or self._atom is not None else self._adapt(declared)
 
     @property
@@ -107,7 +107,10 @@ class Codec:
             return self._encode_declared(value)
         if not native(value):
             raise self._refused(value, f"only JSON-native values can be stored as they are; {self._remedy}")
-        return _to_json(value)
+        try:
+            return _to_json(value)
+        except (ValueError, RecursionError):
+            raise self._refused(value, "it is too large or too deep to be written as JSON") from None
 
     def decode(self, blob: bytes) -> Any:
         """Decode what `encode` gave.
@@ -117,11 +120,11 @@ class Codec:
         """
         try:
             if self._adapter is not None:
-                return self._adapter.validate_json(blob)
-            value = json.loads(blob)
-        except (ValueError, RecursionError):
+                return self._adapter.validate_json(blob, strict=True)
+            value = json.loads(blob.decode())
+        except Exception:  # a validator of the user's may raise anything
             raise self._unreadable() from None
-        if self._atom is not None and type(value) is not self._atom:
+        if not native(value) or (self._atom is not None and type(value) is not self._atom):
             raise self._unreadable()
         return value
 
@@ -138,7 +141,7 @@ class Codec:
         assert self._adapter is not None
         try:
             blob = self._adapter.dump_json(value, warnings="error")
-            back = self._adapter.validate_json(blob)
+            back = self._adapter.validate_json(blob, strict=True)
             exact = same(value, back)
         except Exception:
             raise self._refused(value, f"it was declared {_name(self.declared)}") from None

@@ -143,9 +143,11 @@ class Journal:
                 except BaseException:
                     failed = True
                     raise
-        except Exception as error:
+        except BaseException as error:
             self._pending = None
-            raise error if failed else store_failure("commit", error) from error.__cause__
+            if failed or not isinstance(error, Exception):
+                raise
+            raise store_failure("commit", error) from error.__cause__
         finally:
             self._transaction = None
         if self._pending is not None:

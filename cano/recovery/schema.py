@@ -12,6 +12,12 @@ VERSION = 1
 
 COLUMNS = "sequence, kind, state, task, blob, next_state, visit, data, workflow_version"
 
+STORED = """sequence, kind, state, task, CASE typeof(blob) WHEN 'text' THEN CAST(blob AS BLOB) ELSE blob END, next_state, visit,
+    CASE typeof(data) WHEN 'text' THEN CAST(data AS BLOB) ELSE data END, workflow_version"""
+"""The columns as they are read. Text typed in by hand is taken as the bytes it is: it need not be valid, and a driver that
+cannot decode it shows it in its error.
+"""
+
 TABLES = f"""
 CREATE TABLE IF NOT EXISTS cano_schema (version INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS cano_checkpoints (

@@ -8,13 +8,14 @@ import sqlite3
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 from cano.errors import CheckpointStoreError, ConfigurationError
 from cano.recovery.checkpoint import CheckpointRow, RowKind
 from cano.recovery.claims import locked
-from cano.recovery.lane import Lane, SqliteTransaction
-from cano.recovery.schema import COLUMNS
+from cano.recovery.lane import Lane
+from cano.recovery.schema import STORED
+from cano.recovery.transaction import SqliteTransaction
 
 T = TypeVar("T")
 
@@ -30,7 +31,8 @@ class SqliteCheckpointStore:
 
     Appends that arrive together are committed together. The store may be used from several event loops; each has its
     own connection, opened on first use and closed with the loop, by `close`, or with the process. A program that
-    forgets to close still exits.
+    forgets to close still exits. A process that is forked while the database is open cannot use it, since SQLite does not
+    survive that.
 
     Raises:
         ConfigurationError: `path` names no file, or `synchronous` is neither word.
@@ -81,7 +83,7 @@ class SqliteCheckpointStore:
             CheckpointStoreError: the database cannot be read, or a row in it is damaged.
         """
         found = await self._lane.read(
-            f"SELECT {COLUMNS} FROM cano_checkpoints WHERE workflow_id = ? ORDER BY sequence", workflow_id
+            f"SELECT {STORED} FROM cano_checkpoints WHERE workflow_id = ? ORDER BY sequence", workflow_id
         )
         return [_row(workflow_id, values) for values in found]
 
@@ -119,10 +121,20 @@ class SqliteCheckpointStore:
         async with self._lane.transaction(workflow_id) as transaction:
             yield transaction
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
-        """Close the connections of this event loop. The store may be used again afterwards. Idempotent."""
-        lane = self._lanes.pop(asyncio.get_running_loop(), None)
-        if lane is not None:
+        """Close the connections of this event loop. The store may be used again afterwards. Idempotent.
+
+        Raises:
+            CheckpointStoreError: called inside a transaction.
+        """
+        lane = self._lanes.get(asyncio.get_running_loop())
+        if lane is not None and lane.process == os.getpid():
             await lane.close()
 
 
@@ -151,6 +163,4 @@ def _typed(value: object, kind: type[T]) -> T:
 
 
 def _bytes(value: object) -> bytes | None:
-    if isinstance(value, str):  # typed in by hand
-        return value.encode()
     return None if value is None else _typed(value, bytes)

@@ -19,7 +19,7 @@ import os
 import sqlite3
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ from cano.cancel import outlast, settled
 from cano.errors import CheckpointStoreError
 from cano.recovery.checkpoint import CheckpointRow
 from cano.recovery.memory import conflict
-from cano.recovery.schema import PATIENCE, TABLES, VERSION, Hidden, insert, parameters
+from cano.recovery.schema import PATIENCE, TABLES, VERSION, Hidden, delete, insert, padded, parameters
 from cano.recovery.transaction import ENDED, Guard, SqliteTransaction, failure, in_transaction, inside, refuse_inside
 
 T = TypeVar("T")
@@ -51,17 +51,34 @@ def _remember_in_child() -> None:
 os.register_at_fork(after_in_child=_remember_in_child)
 
 
-class _Append:
-    __slots__ = ("done", "row", "workflow_id")
+class _Write:
+    """A row to append, or with none a log to remove."""
 
-    def __init__(self, workflow_id: str, row: CheckpointRow) -> None:
+    __slots__ = ("done", "over", "row", "workflow_id")
+
+    def __init__(self, workflow_id: str, row: CheckpointRow | None) -> None:
         self.workflow_id = workflow_id
         self.row = row
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.over = False
+
+    def succeed(self) -> None:
+        self.over = True
+        if not self.done.done():
+            self.done.set_result(None)
 
     def fail(self, error: BaseException) -> None:
+        self.over = True
         if not self.done.done():
             self.done.set_exception(error)
+
+    async def outlast(self) -> None:
+        """The waiter was cancelled, and `done` with it: wait all the same."""
+        if not self.over:
+            self.done = asyncio.get_running_loop().create_future()
+            await outlast(self.done)
+        if not self.done.cancelled():
+            self.done.exception()  # nobody else will ask
 
 
 class Lane:
@@ -78,7 +95,7 @@ class Lane:
         self._has_tables = False
         self._opening = asyncio.Lock()
         self._turn = asyncio.Lock()
-        self._pending: deque[_Append] = deque()
+        self._pending: deque[_Write] = deque()
         self._committing: asyncio.Task[None] | None = None
 
     # -- reading and writing ----------------------------------------------------------------------------------------
@@ -94,29 +111,24 @@ class Lane:
             return []
         return list(await self._run(connection, statement, *values))
 
-    async def write(self, statement: str, *values: object) -> None:
-        """Run one statement in a transaction of its own, unless there is no log yet."""
+    async def write(self, workflow_id: str, row: CheckpointRow | None) -> None:
+        """Append a row, or with None remove a log if there is one, in the next group."""
         refuse_inside(self._path)
-        async with self._turn:
-            connection = await self._open(create=False)
-            if connection is not None:
-                await settled(self._run(connection, statement, *values))
-
-    async def append(self, workflow_id: str, row: CheckpointRow) -> None:
-        """Append in the next group."""
-        refuse_inside(self._path)
-        entry = _Append(workflow_id, row)
+        entry = _Write(workflow_id, row)
+        if self._committing is None and not self._turn.locked():
+            async with self._turn:  # nobody else is writing: no asyncio task is needed, and nobody waits for this one
+                await self._apply(self._delete if row is None else self._insert, [entry])
+            return entry.done.result()
         self._pending.append(entry)
         if self._committing is None:
             self._start_commit()
         try:
-            await asyncio.shield(entry.done)
+            await entry.done  # no shield, which costs two turns of the event loop
         except asyncio.CancelledError:
             if entry in self._pending:
                 self._pending.remove(entry)
             else:
-                await outlast(entry.done)
-                entry.done.exception()  # nobody else will ask
+                await entry.outlast()
             raise
 
     def _start_commit(self) -> None:
@@ -124,12 +136,13 @@ class Lane:
         self._committing = None if task.done() else task  # an eager task may be
 
     async def _commit(self) -> None:
-        group: list[_Append] = []
+        group: list[_Write] = []
         try:
             while self._pending:
                 async with self._turn:
                     group = self._take_group()
-                    await self._insert(group)
+                    await self._apply(self._insert, [entry for entry in group if entry.row is not None])
+                    await self._apply(self._delete, [entry for entry in group if entry.row is None])
         except BaseException as error:
             for entry in group:
                 entry.fail(error)
@@ -140,10 +153,10 @@ class Lane:
             if self._pending:  # this asyncio task was cancelled, those who wait here were not
                 self._start_commit()
 
-    def _take_group(self) -> list[_Append]:
-        """The appends to commit together, in order of arrival, one for each run: the statement cannot order two of one run."""
-        group: list[_Append] = []
-        later: list[_Append] = []
+    def _take_group(self) -> list[_Write]:
+        """The writes to commit together, in order of arrival, one for each run: a statement cannot order two of one run."""
+        group: list[_Write] = []
+        later: list[_Write] = []
         runs: set[str] = set()
         while self._pending and len(group) < _GROUP:
             entry = self._pending.popleft()
@@ -152,34 +165,44 @@ class Lane:
         self._pending.extendleft(reversed(later))
         return group
 
-    async def _insert(self, group: list[_Append]) -> None:
+    async def _apply(self, operation: Callable[[list[_Write]], Awaitable[set[str]]], group: list[_Write]) -> None:
+        """Insert or delete, as one statement, and let those know who wait for it."""
         if not group:
             return
-        size = 1 << (len(group) - 1).bit_length()
-        rows = [(entry.workflow_id, entry.row) for entry in group]
-        connection: aiosqlite.Connection | None = None
         try:
-            connection = await self._open(create=True)
-            assert connection is not None
-            taken = await connection.execute_fetchall(insert(size), parameters(rows, size))
+            taken = await operation(group)
         except asyncio.CancelledError:
-            if connection is not None:  # its thread takes one statement after the other, so after this one the insert is over
-                await settled(connection.execute_fetchall("SELECT 1"))
+            if self._shared is not None:  # its thread takes one statement after the other, so after this one the other is over
+                await settled(self._shared.execute_fetchall("SELECT 1"))
             raise
         except Exception as error:
             if len(group) > 1 and not isinstance(error, CheckpointStoreError | sqlite3.OperationalError):
                 for entry in group:  # so that one bad row fails alone
-                    await self._insert([entry])
+                    await self._apply(operation, [entry])
             else:  # a lock or a disk: it would be the same for each
                 for entry in group:
-                    entry.fail(failure("append", error))
+                    entry.fail(failure("append" if entry.row is not None else "clear", error))
             return
-        won = {workflow_id for (workflow_id,) in taken}
         for entry in group:
-            if entry.workflow_id not in won:
+            if entry.row is not None and entry.workflow_id not in taken:
                 entry.fail(conflict(entry.workflow_id, entry.row))
-            elif not entry.done.done():
-                entry.done.set_result(None)
+            else:
+                entry.succeed()
+
+    async def _insert(self, group: list[_Write]) -> set[str]:
+        connection = await self._open(create=True)
+        assert connection is not None
+        rows = [(entry.workflow_id, entry.row) for entry in group if entry.row is not None]
+        size = padded(len(rows))
+        return {run for (run,) in await connection.execute_fetchall(insert(size), parameters(rows, size))}
+
+    async def _delete(self, group: list[_Write]) -> set[str]:
+        connection = await self._open(create=False)
+        if connection is not None:
+            size = padded(len(group))
+            runs = [entry.workflow_id for entry in group]
+            await connection.execute_fetchall(delete(size), Hidden((*runs, *(None,) * (size - len(runs)))))
+        return set()
 
     @asynccontextmanager
     async def transaction(self, workflow_id: str) -> AsyncIterator[SqliteTransaction]:

@@ -6,6 +6,8 @@ replaces, so an append is one statement, which SQLite runs as one immediate tran
 
 from __future__ import annotations
 
+from functools import cache
+
 from cano.recovery.checkpoint import CheckpointRow
 
 VERSION = 1
@@ -55,6 +57,12 @@ class Hidden(tuple[object, ...]):
         return "(...)"
 
 
+def padded(count: int) -> int:
+    """Round up to a power of two, so that there are few different statements."""
+    return 1 << (count - 1).bit_length()
+
+
+@cache
 def insert(count: int) -> str:
     """The statement that appends `count` rows, each only if it is the next one of its log, and returns those it took.
 
@@ -67,6 +75,12 @@ def insert(count: int) -> str:
         (SELECT MAX(sequence) + 1 FROM cano_checkpoints AS log WHERE log.workflow_id = row.workflow_id), 0)
     RETURNING workflow_id
     """
+
+
+@cache
+def delete(count: int) -> str:
+    """The statement that removes the logs of `count` runs. A NULL is padding."""
+    return f"DELETE FROM cano_checkpoints WHERE workflow_id IN ({', '.join('?' * count)})"
 
 
 def parameters(rows: list[tuple[str, CheckpointRow]], count: int) -> Hidden:

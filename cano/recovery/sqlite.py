@@ -74,7 +74,7 @@ class SqliteCheckpointStore:
             CheckpointStoreError: SQLite refused; nothing was written.
         Cancellation: waits for a write that has begun, at most as long as SQLite waits for a lock, then raises.
         """
-        await self._lane.append(workflow_id, row)
+        await self._lane.write(workflow_id, row)
 
     async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
         """All rows of one run, ascending by sequence.
@@ -89,7 +89,7 @@ class SqliteCheckpointStore:
 
     async def clear(self, workflow_id: str) -> None:
         """Forget one run. Idempotent."""
-        await self._lane.write("DELETE FROM cano_checkpoints WHERE workflow_id = ?", workflow_id)
+        await self._lane.write(workflow_id, None)
 
     async def list_runs(self) -> list[str]:
         """The ids of all runs that have a log, sorted."""

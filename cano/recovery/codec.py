@@ -103,6 +103,8 @@ class Codec:
             return value
         if self._atom is not None and type(value) is not self._atom:
             raise self._refused(value, f"it was declared {_name(self.declared)}")
+        if self._atom is not None and not native(value):
+            raise self._refused(value, "JSON has no exact form for it")
         if self._adapter is not None:
             return self._encode_declared(value)
         if not native(value):
@@ -140,11 +142,11 @@ class Codec:
     def _encode_declared(self, value: Any) -> Encoded:
         assert self._adapter is not None
         try:
-            blob = self._adapter.dump_json(value, warnings="error")
+            blob = self._adapter.dump_json(value, by_alias=True, warnings="error")
             back = self._adapter.validate_json(blob, strict=True)
             exact = same(value, back)
         except Exception:
-            raise self._refused(value, f"it was declared {_name(self.declared)}") from None
+            raise self._refused(value, f"it cannot be written and read back as {_name(self.declared)}") from None
         if not exact:
             raise self._refused(value, f"it would not come back equal and of the same type ({_name(self.declared)})")
         return Encoded(blob)
@@ -172,8 +174,8 @@ def _to_json(value: Any) -> Encoded:
 
 
 def native(value: Any) -> bool:
-    """Whether JSON gives a value back exactly: None, bool, int, finite float, str, and lists and str-keyed dicts of them,
-    of exactly these types.
+    """Whether JSON gives a value back exactly: None, bool, int, finite float, str, and lists and str-keyed dicts of
+    them, of exactly these types.
     """
     try:
         return _native(value)

@@ -145,7 +145,7 @@ class Journal:
                     raise
         except BaseException as error:
             self._pending = None
-            if failed or not isinstance(error, Exception):
+            if failed or not isinstance(error, Exception | asyncio.CancelledError):
                 raise
             raise store_failure("commit", error) from error.__cause__
         finally:

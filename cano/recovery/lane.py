@@ -4,9 +4,9 @@ Reads and appends go through one connection, transactions of the user's through 
 (aiosqlite), because a commit may stall for milliseconds. Within a lane one writer works at a time; between lanes and
 processes SQLite's own lock decides.
 
-Appends are gathered: while one commit is on its way those that arrive wait together and go out in the next one. Nothing spans
-two awaits on the shared connection: an append is one statement. A caller that is cancelled waits until its row has been written
-or has been taken back.
+Appends are gathered: while one commit is on its way those that arrive wait together and go out in the next one. Nothing
+spans two awaits on the shared connection: an append is one statement. A caller that is cancelled waits until its row
+has been written or has been taken back.
 
 SQLite does not survive a fork: a child that opened a database which its parent had open would share that one's idea of
 the locks, and its rows could vanish with the write-ahead log. So a child refuses to.
@@ -154,7 +154,9 @@ class Lane:
                 self._start_commit()
 
     def _take_group(self) -> list[_Write]:
-        """The writes to commit together, in order of arrival, one for each run: a statement cannot order two of one run."""
+        """The writes to commit together, in order of arrival, one for each run: a statement cannot order two of one
+        run.
+        """
         group: list[_Write] = []
         later: list[_Write] = []
         runs: set[str] = set()
@@ -266,7 +268,9 @@ class Lane:
                 self._has_tables = False
 
     async def _open(self, *, create: bool) -> aiosqlite.Connection | None:
-        """The shared connection; with `create` the tables are made if need be, without it None is given if there are none."""
+        """The shared connection; with `create` the tables are made if need be, without it None is given if there are
+        none.
+        """
         if self._has_tables:
             return self._shared
         async with self._opening:
@@ -308,7 +312,9 @@ class Lane:
         return opened
 
     async def _prepare(self, connection: aiosqlite.Connection, *, create: bool) -> bool:
-        """Check the version before anything is changed; then, with `create`, make what is missing. True if there are tables."""
+        """Check the version before anything is changed; then, with `create`, make what is missing. True if there are
+        tables.
+        """
         known = await self._version(connection)
         if known is None and not create:
             return False
@@ -355,7 +361,9 @@ class Lane:
 
 
 async def _keep(connections: list[aiosqlite.Connection]) -> AsyncGenerator[None, None]:
-    """Close the connections when the event loop shuts its generators down, or when nobody refers to the lane any more."""
+    """Close the connections when the event loop shuts its generators down, or when nobody refers to the lane any
+    more.
+    """
     try:
         yield
     finally:

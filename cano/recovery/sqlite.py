@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import weakref
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Literal, Self, TypeVar
@@ -23,7 +23,8 @@ Synchronous = Literal["FULL", "NORMAL"]
 
 
 class SqliteCheckpointStore:
-    """Keeps logs in the SQLite database at `path`, which is created on the first write; it may hold the user's tables too.
+    """Keeps logs in the SQLite database at `path`, which is created on the first write; it may hold the user's tables
+    too.
 
     With `synchronous="FULL"` a row that was appended survives a power failure; with "NORMAL" it survives the death of
     the process, while the last ones may be lost with the power. The database is put into WAL mode. Beside it stand
@@ -31,16 +32,16 @@ class SqliteCheckpointStore:
 
     Appends that arrive together are committed together. The store may be used from several event loops; each has its
     own connection, opened on first use and closed with the loop, by `close`, or with the process. A program that
-    forgets to close still exits. A process that is forked while the database is open cannot use it, since SQLite does not
-    survive that.
+    forgets to close still exits. A process that is forked while the database is open cannot use it, since SQLite does
+    not survive that.
 
     Raises:
         ConfigurationError: `path` names no file, or `synchronous` is neither word.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, synchronous: Synchronous = "FULL") -> None:
-        name = os.fspath(path)
-        if not isinstance(name, str) or not name or name.startswith(":memory:"):
+        name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+        if not isinstance(name, str) or not name or "\0" in name or name.startswith(":memory:"):
             raise ConfigurationError("SqliteCheckpointStore needs the path of a file; for memory use MemoryCheckpointStore()")
         if synchronous not in ("FULL", "NORMAL"):
             raise ConfigurationError("synchronous must be 'FULL' or 'NORMAL'")
@@ -48,7 +49,8 @@ class SqliteCheckpointStore:
             raise ConfigurationError(f"SQLite 3.35 or newer is needed, this Python has {sqlite3.sqlite_version}")
         self._path = os.path.realpath(name)
         self._synchronous = synchronous
-        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = weakref.WeakKeyDictionary()
+        self._lanes: dict[asyncio.AbstractEventLoop, Lane] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"SqliteCheckpointStore({self._path!r})"
@@ -60,10 +62,13 @@ class SqliteCheckpointStore:
 
     @property
     def _lane(self) -> Lane:
+        """The lane of this event loop; lanes of loops that have closed are forgotten."""
         loop = asyncio.get_running_loop()
         lane = self._lanes.get(loop)
         if lane is None or lane.process != os.getpid():
-            lane = self._lanes[loop] = Lane(self._path, self._synchronous)
+            with self._lock:
+                self._lanes = {other: lane for other, lane in self._lanes.items() if not other.is_closed()}
+                lane = self._lanes[loop] = Lane(self._path, self._synchronous)
         return lane
 
     async def append(self, workflow_id: str, row: CheckpointRow) -> None:

@@ -60,8 +60,8 @@ def refuse_inside(path: str) -> None:
 
 
 class Guard:
-    """Lets only the engine begin and end transactions, and lets nobody write outside of one: SQLite itself ends a transaction on
-    `ON CONFLICT ROLLBACK` or a full disk. Asked by SQLite whenever a statement is compiled.
+    """Lets only the engine begin and end transactions, and lets nobody write outside of one: SQLite itself ends a
+    transaction on `ON CONFLICT ROLLBACK` or a full disk. Asked by SQLite whenever a statement is compiled.
     """
 
     def __init__(self, connection: aiosqlite.Connection) -> None:

@@ -160,7 +160,7 @@ async def a_replaced_cursor_is_dropped_with_the_append(bench: Bench) -> None:
     entry, step = _entry(0), CheckpointRow(1, RowKind.COMPENSATION, "STATE", "task", blob=b"output")
     await bench.fill(workflow_id, entry, step)
     await bench.fill(other, _entry(0), _entry(1), _cursor(2))
-    for sequence, replaces in ((2, 0), (3, 1), (4, 4), (5, 99), (6, -1)):
+    for sequence, replaces in ((2, None), (3, 99), (4, 1000), (5, None), (6, -1)):
         await bench.fill(workflow_id, _cursor(sequence, replaces=replaces))
     kept = [_cursor(sequence) for sequence in range(2, 7)]
     await bench.holds(workflow_id, entry, step, *kept, when="after cursors that replace no older cursor")

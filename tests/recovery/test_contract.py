@@ -17,7 +17,6 @@ from cano import (
     CheckpointRow,
     CheckpointStoreError,
     MemoryCheckpointStore,
-    RowKind,
     RunOwnedError,
     SqliteCheckpointStore,
 )
@@ -48,7 +47,7 @@ class Plain:
 
     def drop(self, workflow_id: str, row: CheckpointRow) -> None:
         log = self.logs.get(workflow_id, [])
-        log[:] = [old for old in log if old.sequence != row.replaces or old.kind is not RowKind.STEP_CURSOR]
+        log[:] = [old for old in log if old.sequence != row.replaces]
 
     async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
         await asyncio.sleep(0)
@@ -147,12 +146,6 @@ class WritesBehind(Plain):
 class KeepsReplaced(Plain):
     def drop(self, workflow_id: str, row: CheckpointRow) -> None:
         pass
-
-
-class DropsAnyKind(Plain):
-    def drop(self, workflow_id: str, row: CheckpointRow) -> None:
-        log = self.logs.get(workflow_id, [])
-        log[:] = [old for old in log if old.sequence != row.replaces]
 
 
 class NeedsWhatItReplaces(Plain):
@@ -491,7 +484,7 @@ BROKEN: dict[int, list[type[Plain]]] = {
     2: [SortsAsText, TakesEmptyForNone, StoresText, GivesBytearrays, GivesPlainKinds, LosesVersions],
     3: [TakesAnything, CountsRows, TakesRepetitions, RefusesWithAnotherError, WritesWhatItRefuses],
     4: [WritesBehind],
-    5: [KeepsReplaced, DropsAnyKind, NeedsWhatItReplaces, DropsInOtherRuns, ReplacesInTwoSteps],
+    5: [KeepsReplaced, NeedsWhatItReplaces, DropsInOtherRuns, ReplacesInTwoSteps],
     6: [DropsBeforeItRefuses],
     7: [ClearsByPrefix, ClearsEverything, ClearsOnlyTheKnown, GoesOnCountingAfterAClear],
     8: [FoldsCase, Trims, Normalizes, CutsLongIds, TakesWildcards, ChoosesOutOfTheId],

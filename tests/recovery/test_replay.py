@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cano import CheckpointRow, CheckpointStoreError, RowKind
-from cano.recovery.replay import ResumePoint, replay
+from cano.recovery.replay import Completed, ResumePoint, replay
 from tests.recovery.logs import cursor, entry
 
 STATES = ["A", "B", "C"]
@@ -31,6 +31,7 @@ class Run:
     cursor_row: int | None = None
     data: bytes | None = None
     entered: list[str] = field(default_factory=list)
+    completed: list[Completed] = field(default_factory=list)
 
     def write(self, kind: RowKind, **fields: Any) -> None:
         replaces = fields.pop("replaces", None)
@@ -51,6 +52,7 @@ class Run:
 
     def complete(self, blob: bytes, decision: str) -> None:
         self.decided = decision
+        self.completed.append(Completed(self.sequence, self.state, f"task {self.state}", self.visit, blob))
         self.write(RowKind.COMPENSATION, blob=blob, next_state=decision)
 
     def resume(self) -> None:
@@ -72,6 +74,7 @@ class Run:
             sequence=self.sequence - 1,
             version=self.version,
             path=tuple(self.entered if new else self.entered[:-1]),
+            completed=tuple(self.completed),
         )
 
 

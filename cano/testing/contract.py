@@ -26,8 +26,7 @@ from typing import Any
 
 from cano.recovery import store as contract
 from cano.recovery.store import CheckpointStore, Claiming, Transactional
-from cano.testing import clauses
-from cano.testing.clauses import Bench
+from cano.testing.clauses import DEMANDS, Bench
 
 _PATIENCE = 60.0
 
@@ -136,7 +135,7 @@ def _clauses() -> tuple[Clause, ...]:
     capabilities = {11: Claiming, 12: Transactional}
     return tuple(
         Clause(number, texts.get(number, demand.__name__.replace("_", " ")), demand, capabilities.get(number))
-        for number, demand in enumerate(clauses.DEMANDS, start=1)
+        for number, demand in enumerate(DEMANDS, start=1)
     )
 
 

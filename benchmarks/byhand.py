@@ -6,6 +6,7 @@ can be cancelled, resumed, timed out or observed, none gives other tasks a turn,
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from time import monotonic
@@ -138,6 +139,58 @@ async def durable_transitions(
         database.enter(state.name)
         state = await functions[state](CTX)
     database.enter(state.name)
+
+
+async def batch(task: Any, hands: int) -> Step:
+    """Workers that share an iterator. An item that fails has its exception for a result."""
+    items = list(await task.load(CTX))
+    ahead = iter(enumerate(items))
+    outcomes: list[Any] = [None] * len(items)
+
+    async def worker() -> None:
+        for place, item in ahead:
+            try:
+                outcomes[place] = await task.process_item(CTX, item)
+            except Exception as error:
+                outcomes[place] = error
+
+    await asyncio.gather(*(worker() for _ in range(hands)))
+    end: Step = await task.finish(CTX, outcomes)
+    return end
+
+
+async def in_flight(task: Any, items: AsyncIterable[int], size: int, hands: int) -> int | None:
+    """Count windows; workers process the items, whose results are taken in the order of the source."""
+    loop = asyncio.get_running_loop()
+    todo: asyncio.Queue[tuple[int, asyncio.Future[Any]]] = asyncio.Queue(hands)
+    ordered: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue(4 * hands)
+
+    async def feed() -> None:
+        async for item in items:
+            result = loop.create_future()
+            await todo.put((item, result))
+            await ordered.put(result)
+        await ordered.put(None)
+
+    async def worker() -> None:
+        while True:
+            item, result = await todo.get()
+            result.set_result(await task.process_item(CTX, item))
+
+    cursor: int | None = None
+    outputs: list[int] = []
+    members = [asyncio.create_task(feed()), *(asyncio.create_task(worker()) for _ in range(hands))]
+    while (result := await ordered.get()) is not None:
+        output, cursor = await result
+        outputs.append(output)
+        if len(outputs) >= size:
+            await task.flush_window(CTX, outputs)
+            outputs = []
+    if outputs:
+        await task.flush_window(CTX, outputs)
+    for member in members:
+        member.cancel()
+    return cursor
 
 
 class Database:

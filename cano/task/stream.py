@@ -25,6 +25,7 @@ StateT = TypeVar("StateT")
 ItemT = TypeVar("ItemT")
 OutputT = TypeVar("OutputT")
 CursorT = TypeVar("CursorT")
+StateT_co = TypeVar("StateT_co", covariant=True)
 
 
 class CloseReason(Enum):
@@ -37,10 +38,10 @@ class CloseReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stop(Generic[StateT]):
+class Stop(Generic[StateT_co]):
     """Returned by `flush_window` to leave the stream for `state`. The decision is committed with the window's cursor."""
 
-    state: StateT
+    state: StateT_co
 
 
 class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):

@@ -27,7 +27,7 @@ class Stream(StreamTask[Step, int, int, int]):
     def process_item(self, ctx: Any, item: int) -> tuple[int, int]:
         return item, item
 
-    def flush_window(self, ctx: Any, outputs: list[int]) -> Stop[Literal[Step.FAILED]] | None:  # type: ignore[override]
+    def flush_window(self, ctx: Any, outputs: list[int]) -> Stop[Literal[Step.FAILED]] | None:
         return None
 
     def on_close(self, ctx: Any, reason: Any) -> Literal[Step.DONE]:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from cano.brake import Brake, Halted
 from cano.context import Context, RunData
 from cano.task.crew import Crew
-from cano.task.items import ItemHandler, NotAPair, resolve
+from cano.task.items import Fatal, ItemHandler, NotAPair, resolve
 from cano.task.retry import Member
 from cano.task.stream import Stop, StreamSettings, StreamTask
 from cano.task.window import OpenWindow
@@ -113,11 +113,20 @@ class Flight:
         """Take an item over, and wait until there is room for another. Stands in for `process_item` in the loop.
 
         Raises:
-            TakenOver: always, once the item is in flight.
+            TakenOver: the item is in flight; it has no output yet.
+            Fatal: a flush failed meanwhile, or an item before this one.
         """
         session, entry = self._session, _Entry(item)
         self._entries.append(entry)
         self._todo.put_nowait(entry)
+        try:
+            await self._make_room()
+        except (asyncio.CancelledError, Exception) as error:
+            raise Fatal(error)
+        raise TakenOver
+
+    async def _make_room(self) -> None:
+        session = self._session
         while len(self._entries) >= self._width and not session.brake.on:
             self._progress.clear()
             if (stop := await session.attend()) is not None:
@@ -126,7 +135,6 @@ class Flight:
                 break
             if len(self._entries) >= self._width and not self._progress.is_set():
                 await self._progress.wait()
-        raise TakenOver
 
     def wake(self) -> None:
         """Something has changed for whoever waits."""

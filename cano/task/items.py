@@ -25,6 +25,14 @@ class NotAPair(Exception):
     """What `process_item` returned is no pair; names its type."""
 
 
+class Fatal(Exception):
+    """What came up with an item is not the item's failure: carries the error that fails the run, whatever the policy."""
+
+    def __init__(self, failure: BaseException) -> None:
+        super().__init__()
+        self.failure = failure
+
+
 class Retrying:
     """The guard and host of one item's attempts: the hook is not interrupted, the waits between attempts are, and a
     failed attempt's changes to `ctx.data` are taken back.
@@ -101,6 +109,8 @@ class ItemHandler:
 
         The letter is durable before this returns. None if the cursor stays where it is.
         """
+        if isinstance(error, Fatal):
+            raise error.failure from error.failure.__cause__
         if isinstance(error, asyncio.CancelledError):
             raise self.failure(error)
         if isinstance(error, NotAPair):

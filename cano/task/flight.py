@@ -156,11 +156,12 @@ class Flight:
         while entries and entries[0].done and entries[0].error is not None and self._session.accepts():
             if isinstance(entries[0].error, Halted):
                 return
-            entry = entries.popleft()
+            entry = entries[0]  # it stays in its place, so that no other is handed on meanwhile
             assert entry.error is not None
             if not isinstance(entry.error, Exception | asyncio.CancelledError):
                 raise entry.error
             await self._session.drop(entry.item, entry.error)
+            entries.popleft()
             self.deliver()
 
     async def land(self, *, draining: bool) -> Any:

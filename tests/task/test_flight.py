@@ -107,3 +107,42 @@ async def test_a_failing_store_surfaces_as_itself(error: Exception) -> None:
     with pytest.raises(type(error)):
         await run(probe, store)
     assert await cursors(store) == ["3"]
+
+
+async def test_an_item_that_is_being_judged_is_passed_by_no_other() -> None:
+    """The letter of item 1 takes its time; meanwhile 2 to 4 finish, and must neither be flushed nor be counted."""
+    store, gates = MemoryCheckpointStore(), Gates()
+
+    class Sink:
+        async def write(self, letter: Any) -> None:
+            gates.open(2, 3, 4)
+            await turns(20)
+            assert probe.flushed == []
+
+    class Placed(Probe):
+        def cursor_of(self, item: int) -> int:
+            return item
+
+    async def process(item: int) -> None:
+        await gates(item)
+        if item == 1:
+            raise ValueError
+
+    gates.open(1)
+    probe = Placed(
+        numbers(1, 4),
+        process=process,
+        window=Window(count=10),
+        on_item_error=SkipAndContinue(),
+        dead_letters=Sink(),
+        max_in_flight=4,
+    )
+    committed: list[Any] = []
+
+    async def close(reason: Any) -> None:
+        committed.extend(await cursors(store))
+
+    probe.hooks["close"] = close
+    assert await run(probe, store) == "done"
+    assert probe.flushed == [[2, 3, 4]]
+    assert committed == ["4"]

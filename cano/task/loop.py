@@ -84,12 +84,12 @@ async def _arrived(session: StreamSession) -> Ending | None:
 
 
 async def _attend(session: StreamSession) -> Ending | None:
-    """Between items, when something is to be done: a stop comes first, then the window."""
-    if session.brake.on:
-        return await _drain(session)
-    session.brake.alert = False
-    stop = await session.attend()
-    return None if stop is None else Ending(stop.state)
+    """Between items, when something is to be done: a stop comes first, then the window, then a stop that came meanwhile."""
+    if not session.brake.on:
+        session.brake.alert = False
+        if (stop := await session.attend()) is not None:
+            return Ending(stop.state)
+    return await _drain(session) if session.brake.on else None
 
 
 async def _finish(session: StreamSession) -> Ending:

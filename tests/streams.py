@@ -137,3 +137,15 @@ class Gates:
             await self._gate(item).wait()
         finally:
             self.inside.discard(item)
+
+
+async def scattered(item: int) -> None:
+    """A `process` whose items finish in another order than they begin."""
+    await turns(item * 7 % 5)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until something has come about."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)

@@ -33,6 +33,14 @@ class Fatal(Exception):
         self.failure = failure
 
 
+def surely(function: Callable[[Any], Any], value: Any) -> Any:
+    """Call a function whose failure is not the item's."""
+    try:
+        return function(value)
+    except Exception as error:
+        raise Fatal(error)
+
+
 class Retrying:
     """The guard and host of one item's attempts: the hook is not interrupted, the waits between attempts are, and a
     failed attempt's changes to `ctx.data` are taken back.
@@ -42,16 +50,24 @@ class Retrying:
         self._brake = brake
         self._ctx = ctx
         self._copy = copy
-        self._saved = copy(ctx.data)
-        self._waiting = False
+        self._saved = surely(copy, ctx.data)
+        self._delay: float | None = None
         self.leaked = brake.leaked
 
     async def expose(self, operation: Any) -> Any:
         """Await an attempt, or the wait that follows a failed one."""
-        if not self._waiting:
+        if self._delay is None:
             return await operation
-        self._waiting = False
-        return await self._brake.expose(operation)
+        delay, self._delay = self._delay, None
+        return await self.rest(operation, delay)
+
+    async def rest(self, sleep: Any, delay: float) -> None:
+        """Wait between two attempts.
+
+        Raises:
+            Halted: the run was stopped.
+        """
+        await self._brake.expose(sleep)
 
     def restore(self) -> None:
         """Take `ctx.data` back to what it was before the item."""
@@ -59,7 +75,10 @@ class Retrying:
 
     def retrying(self, attempt: int, delay: float, error: Exception) -> None:
         """A wait follows."""
-        self._waiting = True
+        self._delay = delay
+
+
+GuardOf = Callable[[Brake, Context[Any], Callable[[Any], Any]], Retrying]
 
 
 class ItemHandler:
@@ -74,11 +93,11 @@ class ItemHandler:
         self._watchdog = None if settings.attempt_timeout is None else Watchdog(settings.attempt_timeout)
         self.parked = 0
 
-    def process(self, *, guard_of: Callable[[Context[Any]], Any] | None = None) -> Callable[[Context[Any], Any], Any]:
+    def process(self, *, guard_of: GuardOf = Retrying) -> Callable[[Context[Any], Any], Any]:
         """What is called with each item: the hook itself, unless its attempts are bounded or repeated."""
         hook, watchdog, settings = self._task.process_item, self._watchdog, self._settings
         if not isinstance(settings.item_retry, NoRetry):
-            return partial(self._with_retries, guard_of or self._retrying)
+            return partial(self._with_retries, guard_of)
         if watchdog is None:
             return hook
 
@@ -88,11 +107,8 @@ class ItemHandler:
 
         return bounded
 
-    def _retrying(self, ctx: Context[Any]) -> Retrying:
-        return Retrying(self._brake, ctx, self._host.copied)
-
-    async def _with_retries(self, guard_of: Callable[[Context[Any]], Any], ctx: Context[Any], item: Any) -> Any:
-        hook, guard = self._task.process_item, guard_of(ctx)
+    async def _with_retries(self, guard_of: GuardOf, ctx: Context[Any], item: Any) -> Any:
+        hook, guard = self._task.process_item, guard_of(self._brake, ctx, self._host.copied)
         rules = Rules(self._settings.item_retry, self._settings.retry_on, self._settings.attempt_timeout)
 
         async def attempt() -> Any:

@@ -39,7 +39,7 @@ async def run_windows(session: StreamSession) -> Ending:
     brake, window, ctx = session.brake, session.window, session.ctx
     outputs, process, fix = window.outputs, session.begin(), session.host.fix
     add, awaits = outputs.append, inspect.iscoroutinefunction(process)
-    mark = session.mark
+    mark, failure = session.mark, None
     try:
         brake.exposed = True
         async for item in session.source.items:
@@ -71,9 +71,9 @@ async def run_windows(session: StreamSession) -> Ending:
     except (asyncio.CancelledError, Exception) as error:
         if not brake.exposed:
             raise
-        session.read_failed(error)  # or it was our own interruption, and the reason for it is looked at next
+        failure = session.read_failed(error)  # None: it was our own interruption, and its reason is looked at next
     brake.settle()
-    return await _finish(session)
+    return await _finish(session, failure)
 
 
 async def _arrived(session: StreamSession) -> Ending | None:
@@ -92,14 +92,19 @@ async def _attend(session: StreamSession) -> Ending | None:
     return await _drain(session) if session.brake.on else None
 
 
-async def _finish(session: StreamSession) -> Ending:
-    """No item follows: flush the rest, then `on_close` chooses. If it was a stop that ended the reading, drain."""
+async def _finish(session: StreamSession, failure: Exception | None) -> Ending:
+    """No item follows: flush the rest, then `on_close` chooses. If it was a stop that ended the reading, drain.
+
+    If it was a failure of the source, it comes after the items before it, as they come after one another.
+    """
     if (stop := await session.join()) is not None:
         return Ending(stop.state)
-    if session.brake.on:
-        return await _drain(session)
     if (stop := await session.land(draining=False)) is not None:
         return Ending(stop.state)
+    if failure is not None:
+        raise failure
+    if session.brake.on:
+        return await _drain(session)
     if session.window.holds and (stop := await session.flush()) is not None:
         return Ending(stop.state)
     if session.brake.on:
@@ -112,13 +117,15 @@ async def _drain(session: StreamSession) -> Ending:
     failure: Exception | None = None
     if session.decided is not None:  # decided and committed before the stop was seen
         return Ending(session.decided.state)
-    await session.land(draining=True)
     try:
+        await session.land(draining=True)
         if session.window.holds:
             await session.flush(draining=True)
     except RunFencedError:
         raise
     except Exception as error:
+        if not session.spoiled:
+            raise  # it was an item that failed the run
         failure = error
     try:
         await session.close(CloseReason.CANCELLED)

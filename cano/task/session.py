@@ -14,12 +14,11 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from cano.brake import Brake, Halted
-from cano.cancel import outlast
 from cano.clock import Turn
 from cano.context import Context
 from cano.errors import TaskExecutionError
 from cano.task.failure import hook_failure
-from cano.task.flight import Flight, TakenOver
+from cano.task.flight import Flight, TakenOver, end
 from cano.task.items import ItemHandler
 from cano.task.letter import DeadLetter
 from cano.task.pull import Source
@@ -101,7 +100,8 @@ class StreamSession:
         self.decided: Stop[Any] | None = None
         self._items = ItemHandler(task, settings, brake, host)
         self._flight = Flight(self, settings.max_in_flight) if settings.max_in_flight > 1 else None
-        self._flushing = False
+        self._flushing = self._resting = False
+        self.spoiled = False  # whether a flush failed
         self._flushed = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -147,7 +147,7 @@ class StreamSession:
     def poke(self) -> None:
         """Something is to be done between items. If the run waits in a read, do it beside that."""
         self.brake.alert = True
-        busy = self.beside is not None or self._flushing
+        busy = self.beside is not None or self._flushing or self._resting
         if self.brake.exposed and not busy and not self.brake.on:
             self.beside = self._loop.create_task(self._attend_beside(), name="cano-flush", context=self.brake.variables)
 
@@ -156,7 +156,9 @@ class StreamSession:
             outcome = _Flushed(await self.attend(), None)
         except BaseException as error:
             outcome = _Flushed(None, error)
-        if outcome.stop is not None or outcome.error is not None:
+        if outcome.stop is None and outcome.error is None:
+            self.beside = None  # so that another may follow while the read goes on
+        else:
             self.brake.interrupt()  # the read would be in vain
         return outcome
 
@@ -183,8 +185,20 @@ class StreamSession:
                 return stop
 
     async def land(self, *, draining: bool) -> Stop[Any] | None:
-        """Wait until no item is in flight any more."""
+        """Wait until no item is in flight any more, or until the run is stopped unless this is its drain."""
         return None if self._flight is None else await self._flight.land(draining=draining)
+
+    async def rest(self, progress: asyncio.Event) -> None:
+        """Wait for the items in flight to make progress; a stop of the run ends that."""
+        if progress.is_set():
+            return
+        self._resting = True
+        try:
+            await self.brake.expose(progress.wait())
+        except Halted:
+            pass
+        finally:
+            self._resting = False
 
     async def flush(self, *, draining: bool = False) -> Stop[Any] | None:
         """Flush and commit the window: encode the cursor, `flush_window`, the row. In a drain a Stop is ignored.
@@ -195,6 +209,7 @@ class StreamSession:
             self._timer.cancel()
             self._timer = None
         self.mark = 1 if self.window.timed else min(self.window.limit, self._turn.stride)
+        self.spoiled = True
         cursor = self.host.encode(self.window.cursor)
         outputs = self.window.take()
         count = len(outputs)
@@ -209,6 +224,7 @@ class StreamSession:
         finally:
             self.ctx.window_id = self.ctx.transaction = None
             self._flushing = False
+        self.spoiled = False
         self._flushed += count
         lasted = self.window.begin()
         if count:
@@ -265,12 +281,12 @@ class StreamSession:
             await self.source.close()
 
     async def _release_tasks(self) -> None:
-        if self._flight is not None:
-            await self._flight.release()
-        if self.beside is not None:
-            beside, self.beside = self.beside, None
-            beside.cancel()
-            await outlast(beside)
+        try:
+            if self.beside is not None:
+                await end([self.beside])
+        finally:
+            if self._flight is not None:
+                await self._flight.release()
 
     # -- items ------------------------------------------------------------------------------------------------------
 
@@ -283,9 +299,7 @@ class StreamSession:
 
     async def judge(self, item: Any, error: BaseException) -> int:
         """An item failed: drop it, or raise the error that fails the run. The mark stays; the clock is looked at."""
-        if isinstance(error, TakenOver):
-            return self.mark
-        if not isinstance(error, Halted):  # the run was stopped between two attempts: the item is left for a resume
+        if not isinstance(error, TakenOver | Halted):  # stopped between two attempts: the item is left for a resume
             await self.drop(item, error)
         if self._look():
             await self._take_turn()
@@ -303,18 +317,18 @@ class StreamSession:
         """The error for a `process_item` that broke its contract."""
         return self._items.no_pair(found)
 
-    def read_failed(self, error: BaseException) -> None:
-        """A read raised. Return if that was our own interruption; else raise the error that fails the run."""
+    def read_failed(self, error: BaseException) -> Exception | None:
+        """A read raised: the error that fails the run, or None if that was our own interruption."""
         interrupted = self.brake.settle()
         if isinstance(error, asyncio.CancelledError):
             if interrupted and not self.brake.aborted:
-                return
+                return None
             if not self.brake.leaked():
                 raise error
         elif interrupted:
             _log.warning("the source of %s raised %s when it was stopped", self.task.name, type(error).__name__)
-            return
-        raise hook_failure("the source of " + self.task.name, "a read", error)
+            return None
+        return hook_failure("the source of " + self.task.name, "a read", error)
 
     def _look(self) -> bool:
         """Look at the clock: see whether the window is due, and say whether the event loop has to be given a turn."""

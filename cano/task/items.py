@@ -10,7 +10,7 @@ from typing import Any
 
 from cano.brake import Brake
 from cano.context import Context
-from cano.errors import AttemptTimeoutError, CanoError, TaskExecutionError
+from cano.errors import AttemptTimeoutError, CanoError, RetryExhaustedError, TaskExecutionError
 from cano.task.failure import hook_failure
 from cano.task.policy import ErrorBudget
 from cano.task.retry import NoRetry, Rules, run_attempts
@@ -131,14 +131,26 @@ class ItemHandler:
             raise self.failure(error)
         if isinstance(error, NotAPair):
             raise self.no_pair(str(error)) from None
-        raised = _raised(error, self._settings.attempt_timeout, self._task.name)
+        raised, failure = self._told(error)
         if not isinstance(raised, Exception) or not self._budget.tolerates(successes):
-            raise raised if isinstance(raised, AttemptTimeoutError) else self.failure(error)
+            raise failure
         cursor = self._cursor_of(item)
         if self._settings.dead_letters is not None:
             await self._park(item, raised, cursor, successes)
         self._host.dropped(raised, self._settings.dead_letters is not None)
         return cursor
+
+    def _told(self, error: BaseException) -> tuple[BaseException, BaseException]:
+        """What the item failed with, which is the user's exception or our timeout; and the error to raise for it."""
+        if isinstance(error, TimeoutExpired):
+            limit = self._settings.attempt_timeout
+            timeout = AttemptTimeoutError(f"process_item of {self._task.name} took longer than its attempt_timeout of {limit} s")
+            timeout.__cause__ = None if isinstance(error.__cause__, asyncio.CancelledError) else error.__cause__
+            return timeout, timeout
+        if isinstance(self._settings.item_retry, NoRetry) or not isinstance(error, CanoError):
+            return error, self.failure(error)
+        wrapped = type(error) in (TaskExecutionError, RetryExhaustedError)  # by the attempts
+        return (error.__cause__ or error) if wrapped else error, error
 
     def failure(self, error: BaseException) -> BaseException:
         """What to raise for what `process_item` raised."""
@@ -155,7 +167,7 @@ class ItemHandler:
             return None
         try:
             return self._task.cursor_of(item)
-        except Exception as error:
+        except (asyncio.CancelledError, Exception) as error:  # it waits for nothing, so nobody cancelled it
             raise hook_failure(self._task.name, "cursor_of", error)
 
     async def _park(self, item: Any, error: Exception, cursor: Any, successes: int) -> None:
@@ -190,14 +202,3 @@ async def resolve(result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple):
         raise NotAPair(type(result).__name__)
     return result
-
-
-def _raised(error: BaseException, limit: float | None, task: str) -> BaseException:
-    """The user's exception, or our timeout, behind what an item failed with."""
-    if isinstance(error, TimeoutExpired):
-        timeout = AttemptTimeoutError(f"process_item of {task} took longer than its attempt_timeout of {limit} s")
-        timeout.__cause__ = None if isinstance(error.__cause__, asyncio.CancelledError) else error.__cause__
-        return timeout
-    if isinstance(error, CanoError) and error.__cause__ is not None:
-        return error.__cause__
-    return error

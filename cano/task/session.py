@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from cano.brake import Brake, Halted
 from cano.clock import Turn
 from cano.context import Context
-from cano.errors import TaskExecutionError
+from cano.errors import RetryExhaustedError, TaskExecutionError
 from cano.task.failure import hook_failure
 from cano.task.flight import Flight, TakenOver, end
 from cano.task.items import ItemHandler
@@ -307,7 +307,11 @@ class StreamSession:
 
     async def drop(self, item: Any, error: BaseException) -> None:
         """Have the policy judge an item that failed; if it is dropped, its cursor may count."""
-        cursor = await self._items.failed(item, error, self._flushed + len(self.window.outputs))
+        try:
+            cursor = await self._items.failed(item, error, self._flushed + len(self.window.outputs))
+        except RetryExhaustedError as failure:
+            self.ctx.attempt = failure.attempts
+            raise
         if cursor is not None:
             self.window.cursor = cursor if self.host.fix is None else self.host.fix(cursor)
             self.window.passed += 1

@@ -48,6 +48,7 @@ class Crew:
         """Add a member."""
         variables = contextvars.copy_context()
         member = asyncio.get_running_loop().create_task(_contained(work), name="cano-member", context=variables)
+        member.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
         self._members.append(member)
         return member
 

@@ -162,7 +162,7 @@ class Sheltered:
     """The guard of work that neither a cancel nor a total timeout interrupts: only an aborted drain does."""
 
     def __init__(self, brake: Brake) -> None:
-        self.leaked = brake.leaked
+        self.leaked: Callable[[], bool] = brake.leaked
 
     async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
         """Await it."""

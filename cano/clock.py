@@ -32,12 +32,15 @@ def seconds(value: Duration, what: str) -> float:
 
 
 def signed_seconds(value: Duration, what: str) -> float:
-    """Like `seconds`, but a negative duration is given as it is."""
+    """Like `seconds`, but a negative duration is given as it is. An int that no float can hold counts as infinite."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124  # NaN
         raise ConfigurationError(f"{what} must be seconds or a timedelta, not a {type(value).__name__}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def optional_seconds(value: Duration | None, what: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -29,6 +30,10 @@ T = TypeVar("T")
 LONGEST = 365 * 86400.0
 """The longest delay there is, in seconds: an infinite `max_delay` means this."""
 
+LEAST = 0.001
+"""What jitter and a shrinking multiplier leave of a delay at least, in seconds, unless it was less from the start."""
+
+_MOST = 1 << 53
 _POINTLESS = (ConfigurationError, CursorError, ResourceNotFoundError, ResourceTypeMismatchError)
 
 
@@ -72,7 +77,8 @@ class ExponentialBackoff:
 
     The wait after the n-th attempt is base_delay * multiplier ** (n - 1), capped at `max_delay`, spread by a uniform
     factor of 1 ± jitter, and capped again: finite, not negative and never above `max_delay`, for any n. A multiplier
-    that is not finite or not positive counts as 1, a jitter outside of 0 to 1 as the nearer end. A base of 0 stays 0.
+    that is not finite or not positive counts as 1, a jitter outside of 0 to 1 as the nearer end, one that is not finite
+    as 0. A base of 0 stays 0; a longer one never comes to less than a millisecond, if it was not less itself.
 
     Raises:
         ConfigurationError: `max_retries` is no int of 0 or more, or a delay no duration.
@@ -97,14 +103,22 @@ class ExponentialBackoff:
         """How many seconds to wait after the `failed`-th attempt (1-based); None if there is no other attempt."""
         if failed > self.max_retries:
             return None
-        base, cap = seconds(self.base_delay, "base_delay"), min(seconds(self.max_delay, "max_delay"), LONGEST)
-        multiplier = self.multiplier if math.isfinite(self.multiplier) and self.multiplier > 0 else 1.0
-        jitter = min(max(self.jitter, 0.0), 1.0) if math.isfinite(self.jitter) else 0.0
+        cap = min(seconds(self.max_delay, "max_delay"), LONGEST)
+        base = min(seconds(self.base_delay, "base_delay"), cap)
+        multiplier, jitter = _finite(self.multiplier), min(max(_finite(self.jitter, 0.0), 0.0), 1.0)
         try:
-            grown = min(base * multiplier ** (failed - 1), cap) if base else 0.0
+            grown = min(base * (multiplier if multiplier > 0 else 1.0) ** min(failed - 1, _MOST), cap) if base else 0.0
         except OverflowError:
             grown = cap
-        return min(max(grown * (1 + jitter * random.uniform(-1, 1)), 0.0), cap)
+        return min(max(grown * (1 + jitter * random.uniform(-1, 1)), min(base, LEAST)), cap)
+
+
+def _finite(value: float, otherwise: float = 1.0) -> float:
+    """A number as a float, the largest there is if it is an int beyond that; `otherwise` if it is not finite."""
+    try:
+        return float(value) if math.isfinite(value) else otherwise
+    except OverflowError:
+        return math.copysign(sys.float_info.max, 1 if value > 0 else -1)
 
 
 RetryPolicy = NoRetry | FixedRetry | ExponentialBackoff

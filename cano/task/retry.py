@@ -151,12 +151,19 @@ class Rules:
     retry_on: Callable[[BaseException], bool]
     attempt_timeout: float | None
 
-    def delay(self, failed: int, error: Exception) -> float | None:
-        """The wait before the next attempt, or None if there is none for this error."""
-        ended = isinstance(error, (DoNotRetry, *_POINTLESS)) or isinstance(error.__cause__, DoNotRetry)
-        if ended or not self.retry_on(error):
-            return None
-        return self.retry.delay(failed)
+    def final(self, error: BaseException) -> bool:
+        """Whether this error ends the attempts, however many are left. What `retry_on` raises comes out."""
+        return hopeless(error) or not self.retry_on(error)
+
+
+def hopeless(error: BaseException) -> bool:
+    """Whether no attempt can mend an error, whatever `retry_on` says: it asks for none, it is about how the program is
+    written, or it is no Exception, or ours for something that is none.
+    """
+    cause = error.__cause__
+    if not isinstance(error, Exception) or isinstance(error, (DoNotRetry, *_POINTLESS)) or isinstance(cause, DoNotRetry):
+        return True
+    return isinstance(error, CanoError) and cause is not None and not isinstance(cause, Exception)
 
 
 class Guard(Protocol):
@@ -186,8 +193,13 @@ class Member:
     """The guard of work in an asyncio task of its own, whose owner cancels it."""
 
     async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Await it."""
-        return await operation
+        """Await it. What it makes of being cancelled does not hide that it was."""
+        try:
+            return await operation
+        except Exception as error:
+            if not self.leaked():
+                raise asyncio.CancelledError from error
+            raise
 
     def leaked(self) -> bool:
         """Whether nobody cancelled this asyncio task."""
@@ -229,8 +241,7 @@ async def run_attempts(
         while True:
             ctx.attempt = failed + 1
             try:
-                attempt = _awaited(body)
-                return await guard.expose(attempt if watchdog is None else watchdog.bound(attempt))
+                return await guard.expose(_attempt(body, watchdog))
             except Halted:
                 raise
             except (asyncio.CancelledError, Exception) as error:
@@ -238,10 +249,11 @@ async def run_attempts(
                     raise
                 failed += 1
                 failure, cause = _failure(ctx.task, hook, rules, error)
-            delay = rules.delay(failed, cause) if isinstance(cause, Exception) else None
+                final = _final(ctx.task, rules, cause)
+            delay = None if final else rules.retry.delay(failed)
             host.restore()
             if delay is None:
-                raise _last(failure, ctx.task, hook, failed)
+                raise failure if final else _last(failure, cause, ctx.task, hook, failed)
             host.retrying(failed, delay, cause)  # type: ignore[arg-type]  # a delay means it is an Exception
             await guard.expose(asyncio.sleep(delay))
     finally:
@@ -249,12 +261,15 @@ async def run_attempts(
             watchdog.release()
 
 
-async def _awaited(body: Callable[[], Awaitable[T]]) -> T:
-    return await body()
+async def _attempt(body: Callable[[], Awaitable[T]], watchdog: Watchdog | None) -> T:
+    if watchdog is None:
+        return await body()
+    bounded: T = await watchdog.bound(body())
+    return bounded
 
 
 def _failure(task: str, hook: str, rules: Rules, error: BaseException) -> tuple[CanoError, BaseException]:
-    """Our error for a failed attempt, and what the rules shall judge."""
+    """Our error for a failed attempt, and what the rules shall judge: the user's exception, or our timeout."""
     if isinstance(error, TimeoutExpired):
         failure = AttemptTimeoutError(f"{hook} of {task} took longer than its attempt_timeout of {rules.attempt_timeout} s")
         failure.__cause__ = None if isinstance(error.__cause__, asyncio.CancelledError) else error.__cause__
@@ -262,12 +277,18 @@ def _failure(task: str, hook: str, rules: Rules, error: BaseException) -> tuple[
     return hook_failure(task, hook, error), error
 
 
-def _last(failure: CanoError, task: str, hook: str, attempts: int) -> CanoError:
+def _final(task: str, rules: Rules, cause: BaseException) -> bool:
+    try:
+        return rules.final(cause)
+    except Exception as error:
+        raise hook_failure(task, "retry_on", error)
+
+
+def _last(failure: CanoError, cause: BaseException, task: str, hook: str, attempts: int) -> CanoError:
     if attempts <= 1:
         return failure
-    raised = failure.__cause__ or failure
     exhausted = RetryExhaustedError(
-        f"{hook} of {task} failed {attempts} times, in the end with {type(raised).__name__}", attempts=attempts
+        f"{hook} of {task} failed {attempts} times, in the end with {type(cause).__name__}", attempts=attempts
     )
-    exhausted.__cause__ = raised
+    exhausted.__cause__ = cause
     return exhausted

@@ -172,8 +172,17 @@ class Member:
     """The guard of work in an asyncio task of its own, whose owner cancels it."""
 
     async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Await it."""
-        return await operation
+        """Await it.
+
+        Raises:
+            CancelledError: the owner cancelled it, whatever error the operation made of that.
+        """
+        try:
+            return await operation
+        except Exception as error:
+            if not self.leaked():
+                raise asyncio.CancelledError from error
+            raise
 
     def leaked(self) -> bool:
         """Whether nobody cancelled this asyncio task."""

@@ -8,7 +8,7 @@ asyncio task interrupted, through `cancel()`; the brake counts its own requests 
 
                       press                      drain_timeout, a second cancel, a second signal
     running ────────────────────────▶ draining ────────────────────────────────────────────────▶ aborted
-             level on, exposed waits             `cancel()` wherever the run is, and again every second
+             level on, exposed waits             `cancel()` wherever the run is, and again later
              are interrupted
 """
 
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_ABORT_AGAIN = 1.0
+_PATIENCE = 1.0
 
 
 class Halt(Enum):
@@ -43,12 +43,14 @@ class Brake:
     """Stops one run. Bound to the asyncio task that does the run's work by `bind`, and let go by `release`.
 
     `on` is the level. `alert` tells a stream's loop that there is something to look at between two items: that level, an
-    interruption, or a window that is due.
+    interruption, a window that is due, or a turn for the event loop. `mark` is the number of outputs at which the loop
+    looks up by itself; `call` sets both so that it does at once.
     """
 
     __slots__ = (
         "_drain_timeout",
         "_loop",
+        "_patience",
         "_sheltered",
         "_task",
         "_thread",
@@ -56,7 +58,9 @@ class Brake:
         "aborted",
         "alert",
         "exposed",
+        "first",
         "interrupted",
+        "mark",
         "on",
         "reason",
         "variables",
@@ -65,11 +69,14 @@ class Brake:
     def __init__(self, drain_timeout: float | None) -> None:
         self.on = False
         self.alert = False
+        self.mark = 1
         self.reason: Halt | None = None
         self.aborted = False
         self.exposed = False
         self.interrupted = False
         self._sheltered = False
+        self._patience = _PATIENCE
+        self.first: Callable[[], bool] | None = None
         self._drain_timeout = drain_timeout
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -78,7 +85,9 @@ class Brake:
         self._timer: asyncio.TimerHandle | None = None
 
     def bind(self, task: asyncio.Task[Any], variables: Variables) -> None:
-        """The asyncio task that does the run's work, and its context variables. A brake pressed before takes hold now."""
+        """The asyncio task that does the run's work, and its context variables. A brake pressed before takes hold
+        now.
+        """
         self._task = task
         self.variables = variables
         if self.on:
@@ -97,10 +106,16 @@ class Brake:
         """Stop and drain."""
         if self.reason is None:
             self.reason = reason
-        self.on = self.alert = True
+        self.on = True
+        self.call()
         if threading.get_ident() == self._thread and asyncio.current_task(self._loop) is not self._task:
             self.interrupt()
         self._later(self._engage)
+
+    def call(self) -> None:
+        """Have a stream's loop look up before its next item."""
+        self.alert = True  # in this order: the loop sets its mark and then asks for the alert
+        self.mark = 0
 
     def stop(self) -> None:
         """The token fired (`Stoppable`)."""
@@ -118,7 +133,7 @@ class Brake:
     def _engage(self) -> None:
         if self._task is None:
             return
-        self.alert = True
+        self.call()
         if self._timer is None and self._drain_timeout is not None and not self._sheltered:
             self._timer = self._loop.call_later(self._drain_timeout, self._abort)
         self.interrupt()
@@ -142,17 +157,28 @@ class Brake:
         if self._task is None or self._task.done() or self._sheltered:
             return
         self.aborted = True
+        self.call()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(_ABORT_AGAIN, self._abort)
+        self._timer = self._loop.call_later(self._patience, self._abort)
+        self._patience *= 2  # what keeps swallowing cancellations gets time to come to an end by itself
         self._task.cancel()
 
     # -- interrupting an exposed wait -------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Interrupt the run's task if it is in an exposed wait, once per wait."""
+        """Interrupt the run's task if it is in an exposed wait, once for each wait.
+
+        A stream that waits in a read has something to do first (`first`), and then calls `cut` itself.
+        """
+        if self.exposed and not self.interrupted and (self.first is None or not self.first()):
+            self.cut()
+
+    def cut(self) -> None:
+        """Interrupt an exposed wait now."""
         if self.exposed and not self.interrupted and self._task is not None and not self._task.done():
-            self.interrupted = self.alert = True
+            self.interrupted = True
+            self.call()
             self._task.cancel()
 
     def settle(self) -> bool:
@@ -180,22 +206,40 @@ class Brake:
         except (asyncio.CancelledError, Exception) as error:
             if self.settle() and not self.aborted:
                 raise Halted from error
+            if isinstance(error, asyncio.CancelledError) and not self.leaked() and not self.aborted:
+                raise Halted from error
             raise
         finally:
             self.settle()
 
-    def leaked(self) -> bool:
-        """Whether a CancelledError that just surfaced from a hook is only something that user code let out.
+    async def absorb(self) -> None:
+        """The wait that was interrupted ended as if nothing were: take the request off the asyncio task if it is still
+        to come.
 
-        It is not if the drain was aborted. Nor if somebody cancelled the asyncio task itself that runs the hook: the
-        work in hand is gone then, so that counts as an abort.
+        Raises:
+            CancelledError: the drain is aborted.
+        """
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        if self.aborted:
+            raise asyncio.CancelledError
+
+    def leaked(self, *, final: bool = False) -> bool:
+        """Whether a CancelledError that just surfaced is only something that user code let out.
+
+        It is not if the drain was aborted. Nor if somebody cancelled the very asyncio task that works for the run, as
+        `asyncio.run` does at its end with all there are. That stops the run like any other cancellation; with `final`
+        it aborts it, because what was interrupted cannot be left out.
         """
         if self.aborted:
             return False
         current = asyncio.current_task(self._loop)
         if current is None or current.cancelling() == 0:
             return True
-        self.on = self.alert = self.aborted = True
-        if self.reason is None:
-            self.reason = Halt.OUTSIDE
+        self.press(Halt.OUTSIDE)
+        if final:
+            self.aborted = True
+        else:
+            while current.cancelling():
+                current.uncancel()
         return False

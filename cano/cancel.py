@@ -161,6 +161,8 @@ def cancel_on_signals(token: CancellationToken) -> Iterator[CancellationToken]:
     Raises:
         ConfigurationError: not called from the main thread, the only one that may handle signals.
     """
+    if not isinstance(token, CancellationToken):
+        raise ConfigurationError(f"cancel_on_signals needs a CancellationToken, not a {type(token).__name__}")
     if threading.current_thread() is not threading.main_thread():
         raise ConfigurationError("cancel_on_signals works in the main thread only; elsewhere call token.cancel()")
     received = 0
@@ -204,3 +206,11 @@ async def settled(operation: Awaitable[T]) -> T:
     task = asyncio.ensure_future(operation)
     await outlast(task)
     return task.result()
+
+
+def leaked() -> bool:
+    """Whether a CancelledError that just surfaced was let out by somebody's code, and no cancellation of this asyncio
+    task.
+    """
+    current = asyncio.current_task()
+    return current is None or current.cancelling() == 0

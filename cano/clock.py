@@ -16,7 +16,7 @@ TURN = 0.010
 """The longest stretch, in seconds, that the engine works without giving the event loop a turn."""
 
 _LOOK = 0.0005
-_MAX_STRIDE = 256
+_MAX_STRIDE = 64
 
 
 def seconds(value: Duration, what: str) -> float:
@@ -35,9 +35,14 @@ def signed_seconds(value: Duration, what: str) -> float:
     """Like `seconds`, but a negative duration is given as it is."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{what} must be seconds or a timedelta, not a {type(value).__name__}")
-    return float(value)
+    if isinstance(value, float) and math.isnan(value):
+        raise ConfigurationError(f"{what} must be seconds or a timedelta, and NaN is no number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def optional_seconds(value: Duration | None, what: str) -> float | None:
@@ -51,8 +56,8 @@ def optional_seconds(value: Duration | None, what: str) -> float | None:
 class Turn:
     """Says when a busy loop has to give the event loop a turn.
 
-    Reading a clock costs more than an item, so the loop reads it only every `stride` items. The stride follows the
-    measured pace: it doubles while items are quick and shrinks at once when they are not.
+    Reading a clock costs a good part of an item, so the loop reads it only every `stride` items. The stride follows the
+    pace: it doubles while items are quick and shrinks at once when they are not.
     """
 
     __slots__ = ("_clock", "_looked", "_started", "stride")
@@ -62,22 +67,24 @@ class Turn:
         self._started = self._looked = clock()
         self.stride = 1
 
-    def look(self) -> tuple[float, bool]:
-        """Read the clock: the time now, and whether a turn is due. Call it once every `stride` items."""
-        now = self._clock()
-        pace = (now - self._looked) / self.stride
+    def look(self, now: float) -> bool:
+        """Whether a turn is due. Call it with the time once every `stride` items."""
+        elapsed = now - self._looked
         self._looked = now
-        fitting = _MAX_STRIDE if pace <= _LOOK / _MAX_STRIDE else int(_LOOK / pace)
-        self.stride = max(1, min(fitting, self.stride * 2))
-        return now, now - self._started >= TURN
-
-    async def give(self) -> int:
-        """Look, and give the event loop its turn if it is due. The number of items until the next look."""
-        if self.look()[1]:
-            await asyncio.sleep(0)
-            self.taken()
-        return self.stride
+        if elapsed < _LOOK:
+            if self.stride < _MAX_STRIDE:
+                self.stride *= 2
+        else:
+            self.stride = int(self.stride * _LOOK / elapsed) or 1
+        return now - self._started >= TURN
 
     def taken(self) -> None:
         """The event loop had its turn."""
         self._started = self._looked = self._clock()
+
+    async def give(self) -> int:
+        """Look, and give the event loop its turn if it is due. The number of items until the next look."""
+        if self.look(self._clock()):
+            await asyncio.sleep(0)
+            self.taken()
+        return self.stride

@@ -78,7 +78,9 @@ class Context(Generic[DataT]):
         self._data = data
 
     def sibling(self, task: str | None = None, data: RunData[DataT] | None = None) -> Context[DataT]:
-        """A context for work beside this one: of the same visit, with its own attempt, and its own name and data if given."""
+        """A context for work beside this one: of the same visit, with its own attempt, and its own name and data if
+        given.
+        """
         beside: Context[DataT] = Context(
             resources=self.resources,
             workflow_id=self.workflow_id,

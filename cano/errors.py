@@ -41,13 +41,14 @@ class CanoError(Exception):
     """
 
     category: ClassVar[str] = "generic"
+    message: str = ""
+    state: Any = None
+    attempt: int | None = None
+    path: tuple[Any, ...] = ()
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.state: Any = None
-        self.attempt: int | None = None
-        self.path: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         if self.state is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Iterable
@@ -193,6 +194,8 @@ def checked(observers: Iterable[Any]) -> tuple[WorkflowObserver, ...]:
     Raises:
         ConfigurationError: one is no WorkflowObserver, or has an `async def` method, which nobody would await.
     """
+    if not isinstance(observers, Iterable):
+        raise ConfigurationError(f"observers must be several WorkflowObservers, not a {type(observers).__name__}")
     found = tuple(observers)
     for observer in found:
         if not isinstance(observer, WorkflowObserver):
@@ -225,5 +228,5 @@ class Audience:
         for observer in self.observers:
             try:
                 getattr(observer, method)(event)
-            except Exception as error:
+            except (asyncio.CancelledError, Exception) as error:
                 _log.warning("observer %s.%s raised %s", type(observer).__name__, method, type(error).__name__)

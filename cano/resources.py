@@ -6,10 +6,11 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
+from cano.cancel import leaked
 from cano.errors import ConfigurationError, ResourceNotFoundError, ResourceTypeMismatchError
 
 T = TypeVar("T")
@@ -67,6 +68,8 @@ class Resources:
     """
 
     def __init__(self, objects: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        if not isinstance(objects, Mapping | None):
+            raise ConfigurationError(f"resources must be a mapping of names to objects, not a {type(objects).__name__}")
         self._objects: dict[str, Any] = {**(objects or {}), **named}
         for name in self._objects:
             if not isinstance(name, str) or not name:
@@ -74,6 +77,7 @@ class Resources:
         self._values = dict(self._objects)
         self._up: list[tuple[str, Any]] = []
         self._users = 0
+        self._is_up = False
         self._changing = False
         self._lock = threading.Lock()
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -136,79 +140,96 @@ class Resources:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.release()
 
-    async def acquire(self) -> None:
-        """Count one more user, and set everything up for the first.
+    async def acquire(self, guard: Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]] | None = None) -> None:
+        """Count one more user, and set everything up if it is not up. `guard` awaits each set-up, if it is given.
 
         Raises: whatever a set-up raised, after those already up were torn down in reverse.
         Cancellation: like a failed set-up.
         """
         if not self._objects:
             return
-        if not await self._enter(first=True):
-            return
+        with self._lock:
+            self._users += 1
         try:
-            for name, value in self._objects.items():
-                self._values[name] = await _set_up(value)
-                self._up.append((name, value))
-        except BaseException:
+            turn = self._turn(up=True)
+            if not await (turn if guard is None else guard(turn)):
+                return
             try:
-                await self._tear_down(None)
-            finally:
-                self._leave(users=0)
+                for name, value in self._objects.items():
+                    setup = _set_up(value)
+                    self._values[name] = await (setup if guard is None else guard(setup))
+                    self._up.append((name, value))
+            except BaseException:
+                await self._changed(up=False, tear_down=True, on_error=None)
+                raise
+            await self._changed(up=True)
+        except BaseException:
+            with self._lock:
+                self._users -= 1
             raise
-        self._leave(users=1)
 
-    async def release(self, on_error: Callable[[str, Exception], None] | None = None) -> None:
+    async def release(self, on_error: Callable[[str, BaseException], None] | None = None) -> None:
         """Count one user less, and tear everything down after the last, in reverse.
 
         Exceptions of a teardown are logged and handed to `on_error` with the resource's name; they stop nothing.
+        Cancellation: cuts the teardown that is going on, and is raised after the others.
         """
         if not self._objects:
             return
-        if not await self._enter(first=False):
-            return
-        try:
-            await self._tear_down(on_error)
-        finally:
-            self._leave(users=0)
+        with self._lock:
+            self._users -= 1
+        if await self._turn(up=False):
+            await self._changed(up=False, tear_down=True, on_error=on_error)
 
-    async def _enter(self, *, first: bool) -> bool:
-        """Wait until nobody is changing things; then either just count (False) or become the one who changes (True)."""
+    async def _turn(self, *, up: bool) -> bool:
+        """Wait while somebody else is changing things. True if they then have to be changed, and by the caller."""
         while True:
             with self._lock:
                 if not self._changing:
-                    if self._users == (0 if first else 1):
-                        self._changing = True
-                        return True
-                    self._users += 1 if first else -1
-                    return False
+                    self._changing = self._is_up is not up and (up or self._users == 0)
+                    return self._changing
                 loop = asyncio.get_running_loop()
                 waiter: asyncio.Future[None] = loop.create_future()
                 self._waiters.append((loop, waiter))
             await waiter
 
-    def _leave(self, *, users: int) -> None:
-        with self._lock:
-            self._changing = False
-            self._users = users
-            waiters, self._waiters = self._waiters, []
-        for loop, waiter in waiters:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_wake, waiter)
-
-    async def _tear_down(self, on_error: Callable[[str, Exception], None] | None) -> None:
+    async def _changed(
+        self,
+        *,
+        up: bool,
+        tear_down: bool = False,
+        on_error: Callable[[str, BaseException], None] | None = None,
+    ) -> None:
+        """Finish a change, and let those who wait look again."""
         try:
-            while self._up:
-                name, value = self._up.pop()
-                try:
-                    await _take_down(value)
-                except Exception as error:
-                    _log.warning("resource %s failed to tear down: %s", name, type(error).__name__)
-                    if on_error is not None:
-                        on_error(name, error)
+            if tear_down:
+                await self._tear_down(on_error)
         finally:
-            self._up.clear()
-            self._values = dict(self._objects)
+            with self._lock:
+                self._changing, self._is_up = False, up
+                waiters, self._waiters = self._waiters, []
+            for loop, waiter in waiters:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(_wake, waiter)
+
+    async def _tear_down(self, on_error: Callable[[str, BaseException], None] | None) -> None:
+        cut: BaseException | None = None
+        while self._up:
+            name, value = self._up.pop()
+            try:
+                await _take_down(value)
+            except BaseException as error:
+                if not isinstance(error, Exception | asyncio.CancelledError) or (
+                    isinstance(error, asyncio.CancelledError) and not leaked()
+                ):
+                    cut = cut or error
+                    continue
+                _log.warning("resource %s failed to tear down: %s", name, type(error).__name__)
+                if on_error is not None:
+                    on_error(name, error)
+        self._values = dict(self._objects)
+        if cut is not None:
+            raise cut
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -10,15 +10,15 @@ Prints:
     pen 4: 4 in all
     shipped for 4 -> DONE
     stateDiagram-v2
-        state "PRICE<br/>price" as s0
-        state "DISCOUNT<br/>discount" as s1
-        state "SHIP<br/>Ship" as s2
-        state "DONE" as s3
-        s0 --> s1
-        s0 --> s2
-        s1 --> s2
-        s2 --> s3
-        s3 --> [*]
+        state "PRICE<br/>price" as PRICE
+        state "DISCOUNT<br/>discount" as DISCOUNT
+        state "SHIP<br/>Ship" as SHIP
+        state "DONE" as DONE
+        PRICE --> DISCOUNT
+        PRICE --> SHIP
+        DISCOUNT --> SHIP
+        SHIP --> DONE
+        DONE --> [*]
 """
 
 import asyncio

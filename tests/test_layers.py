@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "cancel": {"errors"},
     "brake": {"errors"},
     "store": {"errors"},
-    "resources": {"errors"},
+    "resources": {"errors", "cancel"},
     "observer": {"errors"},
     "context": {"errors", "cancel", "resources"},
 }

@@ -80,7 +80,7 @@ class Codec:
         self._what = what
         self._remedy = remedy
         self._error = error
-        self._atom = declared if declared in _ATOMS else None
+        self._atom = declared if any(declared is atom for atom in _ATOMS) else None
         self._adapter = None if declared is UNDECLARED or self._atom is not None else self._adapt(declared)
 
     @property
@@ -103,11 +103,16 @@ class Codec:
             return value
         if self._atom is not None and type(value) is not self._atom:
             raise self._refused(value, f"it was declared {_name(self.declared)}")
+        if self._atom is not None and not native(value):
+            raise self._refused(value, "JSON has no exact form for it")
         if self._adapter is not None:
             return self._encode_declared(value)
         if not native(value):
             raise self._refused(value, f"only JSON-native values can be stored as they are; {self._remedy}")
-        return _to_json(value)
+        try:
+            return _to_json(value)
+        except (ValueError, RecursionError):
+            raise self._refused(value, "it is too large or too deep to be written as JSON") from None
 
     def decode(self, blob: bytes) -> Any:
         """Decode what `encode` gave.
@@ -117,11 +122,11 @@ class Codec:
         """
         try:
             if self._adapter is not None:
-                return self._adapter.validate_json(blob)
-            value = json.loads(blob)
-        except (ValueError, RecursionError):
+                return self._adapter.validate_json(blob, strict=True)
+            value = json.loads(blob.decode())
+        except Exception:  # a validator of the user's may raise anything
             raise self._unreadable() from None
-        if self._atom is not None and type(value) is not self._atom:
+        if not native(value) or (self._atom is not None and type(value) is not self._atom):
             raise self._unreadable()
         return value
 
@@ -137,11 +142,11 @@ class Codec:
     def _encode_declared(self, value: Any) -> Encoded:
         assert self._adapter is not None
         try:
-            blob = self._adapter.dump_json(value, warnings="error")
-            back = self._adapter.validate_json(blob)
+            blob = self._adapter.dump_json(value, by_alias=True, warnings="error")
+            back = self._adapter.validate_json(blob, strict=True)
             exact = same(value, back)
         except Exception:
-            raise self._refused(value, f"it was declared {_name(self.declared)}") from None
+            raise self._refused(value, f"it cannot be written and read back as {_name(self.declared)}") from None
         if not exact:
             raise self._refused(value, f"it would not come back equal and of the same type ({_name(self.declared)})")
         return Encoded(blob)
@@ -169,8 +174,8 @@ def _to_json(value: Any) -> Encoded:
 
 
 def native(value: Any) -> bool:
-    """Whether JSON gives a value back exactly: None, bool, int, finite float, str, and lists and str-keyed dicts of them,
-    of exactly these types.
+    """Whether JSON gives a value back exactly: None, bool, int, finite float, str, and lists and str-keyed dicts of
+    them, of exactly these types.
     """
     try:
         return _native(value)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from cano.errors import CanoError, CheckpointConflictError, CheckpointStoreError, RunFencedError
+from cano.cancel import leaked
+from cano.errors import CheckpointConflictError, CheckpointStoreError, RunFencedError
 from cano.recovery.checkpoint import CheckpointRow, RowKind
 from cano.recovery.store import CheckpointStore, Transaction
 
 
 class Journal:
-    """Numbers rows, stamps them with the workflow's version, and lets a newer cursor replace the older one of its visit.
+    """Numbers rows, stamps them with the workflow's version, and lets a newer cursor replace the older one of its
+    visit.
 
     `sequence` is that of the next row and `cursor_row` that of the cursor row of the present visit, if there is one.
     Without a store everything is the same except that nothing is written. A conflict means that somebody else has
@@ -49,17 +52,20 @@ class Journal:
 
         `blob` holds the results of the split that led to it, if there was one.
         """
-        row = CheckpointRow(
-            self.sequence,
-            RowKind.STATE_ENTRY,
-            state,
-            task,
-            blob=blob,
-            visit=visit,
-            data=data,
-            workflow_version=self._version,
-        )
-        await self._append(row)
+        if self._store is None:
+            self.sequence += 1
+        else:
+            row = CheckpointRow(
+                self.sequence,
+                RowKind.STATE_ENTRY,
+                state,
+                task,
+                blob=blob,
+                visit=visit,
+                data=data,
+                workflow_version=self._version,
+            )
+            await self._append(row)
         if not again:
             self.cursor_row = None
 
@@ -137,9 +143,11 @@ class Journal:
                 except BaseException:
                     failed = True
                     raise
-        except Exception as error:
+        except BaseException as error:
             self._pending = None
-            raise error if failed else _store_failure("commit", error) from error.__cause__
+            if failed or not isinstance(error, Exception | asyncio.CancelledError):
+                raise
+            raise store_failure("commit", error) from error.__cause__
         finally:
             self._transaction = None
         if self._pending is not None:
@@ -156,8 +164,8 @@ class Journal:
             return
         try:
             await self._store.clear(self._workflow_id)
-        except Exception as error:
-            raise _store_failure("clear", error) from error
+        except (asyncio.CancelledError, Exception) as error:
+            raise store_failure("clear a run", error) from error
 
     async def _append(self, row: CheckpointRow) -> None:
         if self._store is None:
@@ -170,8 +178,8 @@ class Journal:
                 await self._store.append(self._workflow_id, row)
         except CheckpointConflictError as error:
             raise self._conflict(row) from error
-        except Exception as error:
-            raise _store_failure("append a row", error) from error
+        except (asyncio.CancelledError, Exception) as error:
+            raise store_failure("append a row", error) from error
         if self._transaction is not None:
             self._pending = row
         else:
@@ -195,7 +203,10 @@ class Journal:
         )
 
 
-def _store_failure(what: str, error: Exception) -> CanoError:
-    if isinstance(error, CheckpointStoreError):
+def store_failure(what: str, error: BaseException) -> BaseException:
+    """What to raise for what a store raised: a CheckpointStoreError, or the cancellation if that is not just
+    something it let out.
+    """
+    if isinstance(error, CheckpointStoreError) or (isinstance(error, asyncio.CancelledError) and not leaked()):
         return error
     return CheckpointStoreError(f"the checkpoint store could not {what}: {type(error).__name__}")

@@ -4,9 +4,12 @@ Reads and appends go through one connection, transactions of the user's through 
 (aiosqlite), because a commit may stall for milliseconds. Within a lane one writer works at a time; between lanes and
 processes SQLite's own lock decides.
 
-Appends are gathered: while one commit is on its way those that arrive wait together and go out in the next one. Nothing spans
-two awaits on the shared connection: an append is one statement. A caller that is cancelled waits until its row has been written
-or has been taken back.
+Appends are gathered: while one commit is on its way those that arrive wait together and go out in the next one. Nothing
+spans two awaits on the shared connection: an append is one statement. A caller that is cancelled waits until its row
+has been written or has been taken back.
+
+SQLite does not survive a fork: a child that opened a database which its parent had open would share that one's idea of
+the locks, and its rows could vanish with the write-ahead log. So a child refuses to.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import aiosqlite
@@ -26,60 +29,56 @@ from cano.cancel import outlast, settled
 from cano.errors import CheckpointStoreError
 from cano.recovery.checkpoint import CheckpointRow
 from cano.recovery.memory import conflict
-from cano.recovery.schema import PATIENCE, TABLES, VERSION, Hidden, insert, parameters
+from cano.recovery.schema import PATIENCE, TABLES, VERSION, Hidden, delete, insert, padded, parameters
+from cano.recovery.transaction import ENDED, Guard, SqliteTransaction, failure, in_transaction, inside, refuse_inside
 
 T = TypeVar("T")
 
-_ENDED = "flush_window tried to end its transaction: leave commit and rollback to the engine, and use no executescript"
 _GROUP = 512
 _RETRY = 0.01
 
-_inside: ContextVar[frozenset[str]] = ContextVar("_inside", default=frozenset())
-"""The databases whose transaction the present code runs in: waiting for another write there would wait for ever."""
+_connected: weakref.WeakKeyDictionary[aiosqlite.Connection, str] = weakref.WeakKeyDictionary()
+"""The open connections of this process, and the database of each."""
+
+_inherited: set[str] = set()
+"""The databases that were open when this process was forked."""
 
 
-class SqliteTransaction:
-    """An open transaction: see `cano.recovery.store.Transaction`."""
-
-    def __init__(self, connection: aiosqlite.Connection, workflow_id: str) -> None:
-        self.connection = connection
-        self._workflow_id = workflow_id
-
-    async def append(self, row: CheckpointRow) -> None:
-        """Add the next row, to be committed with the transaction."""
-        try:
-            taken = await self.connection.execute_fetchall(insert(1), parameters([(self._workflow_id, row)], 1))
-        except sqlite3.Error as error:
-            raise _failure("append", error) from error
-        if not taken:
-            raise conflict(self._workflow_id, row)
+def _remember_in_child() -> None:
+    _inherited.update(_connected.values())
 
 
-class _Append:
-    __slots__ = ("done", "row", "workflow_id")
+os.register_at_fork(after_in_child=_remember_in_child)
 
-    def __init__(self, workflow_id: str, row: CheckpointRow) -> None:
+
+class _Write:
+    """A row to append, or with none a log to remove."""
+
+    __slots__ = ("done", "over", "row", "workflow_id")
+
+    def __init__(self, workflow_id: str, row: CheckpointRow | None) -> None:
         self.workflow_id = workflow_id
         self.row = row
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.over = False
+
+    def succeed(self) -> None:
+        self.over = True
+        if not self.done.done():
+            self.done.set_result(None)
 
     def fail(self, error: BaseException) -> None:
+        self.over = True
         if not self.done.done():
             self.done.set_exception(error)
 
-
-class _Guard:
-    """Lets only the engine begin and end transactions; asked by SQLite whenever a statement is compiled."""
-
-    def __init__(self) -> None:
-        self.shut = False
-        self.tried = False
-
-    def __call__(self, action: int, *names: object) -> int:
-        if self.shut and action == sqlite3.SQLITE_TRANSACTION:
-            self.tried = True
-            return sqlite3.SQLITE_DENY
-        return sqlite3.SQLITE_OK
+    async def outlast(self) -> None:
+        """The waiter was cancelled, and `done` with it: wait all the same."""
+        if not self.over:
+            self.done = asyncio.get_running_loop().create_future()
+            await outlast(self.done)
+        if not self.done.cancelled():
+            self.done.exception()  # nobody else will ask
 
 
 class Lane:
@@ -92,20 +91,18 @@ class Lane:
         self._connections: list[aiosqlite.Connection] = []
         self._keeper: AsyncGenerator[None, None] | None = None
         self._shared: aiosqlite.Connection | None = None
-        self._private: aiosqlite.Connection | None = None
-        self._guard = _Guard()
+        self._private: tuple[aiosqlite.Connection, Guard] | None = None
         self._has_tables = False
         self._opening = asyncio.Lock()
         self._turn = asyncio.Lock()
-        self._pending: deque[_Append] = deque()
+        self._pending: deque[_Write] = deque()
         self._committing: asyncio.Task[None] | None = None
 
     # -- reading and writing ----------------------------------------------------------------------------------------
 
     async def probe(self) -> None:
         """Check that the file, if there is one, is a database that this code may use."""
-        if self._shared is None:
-            await self._open(create=False)
+        await self._open(create=False)
 
     async def read(self, statement: str, *values: object) -> list[Any]:
         """Run a query; [] if there is no log yet."""
@@ -114,50 +111,54 @@ class Lane:
             return []
         return list(await self._run(connection, statement, *values))
 
-    async def write(self, statement: str, *values: object) -> None:
-        """Run one statement in a transaction of its own, unless there is no log yet."""
-        self._refuse_inside()
-        async with self._turn:
-            connection = await self._open(create=False)
-            if connection is not None:
-                await settled(self._run(connection, statement, *values))
-
-    async def append(self, workflow_id: str, row: CheckpointRow) -> None:
-        """Append in the next group."""
-        self._refuse_inside()
-        entry = _Append(workflow_id, row)
+    async def write(self, workflow_id: str, row: CheckpointRow | None) -> None:
+        """Append a row, or with None remove a log if there is one, in the next group."""
+        refuse_inside(self._path)
+        entry = _Write(workflow_id, row)
+        if self._committing is None and not self._turn.locked():
+            async with self._turn:  # nobody else is writing: no asyncio task is needed, and nobody waits for this one
+                await self._apply(self._delete if row is None else self._insert, [entry])
+            return entry.done.result()
         self._pending.append(entry)
         if self._committing is None:
-            self._committing = asyncio.get_running_loop().create_task(self._commit(), name="cano-commit")
+            self._start_commit()
         try:
-            await asyncio.shield(entry.done)
+            await entry.done  # no shield, which costs two turns of the event loop
         except asyncio.CancelledError:
             if entry in self._pending:
                 self._pending.remove(entry)
             else:
-                await outlast(entry.done)
+                await entry.outlast()
             raise
 
+    def _start_commit(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._commit(), name="cano-commit")
+        self._committing = None if task.done() else task  # an eager task may be
+
     async def _commit(self) -> None:
-        group: list[_Append] = []
+        group: list[_Write] = []
         try:
             while self._pending:
                 async with self._turn:
                     group = self._take_group()
-                    await self._insert(group)
+                    await self._apply(self._insert, [entry for entry in group if entry.row is not None])
+                    await self._apply(self._delete, [entry for entry in group if entry.row is None])
         except BaseException as error:
-            for entry in (*group, *self._pending):
+            for entry in group:
                 entry.fail(error)
-            self._pending.clear()
             if not isinstance(error, Exception):
                 raise
         finally:
             self._committing = None
+            if self._pending:  # this asyncio task was cancelled, those who wait here were not
+                self._start_commit()
 
-    def _take_group(self) -> list[_Append]:
-        """The appends to commit together, in order of arrival, one for each run: the statement cannot order two of one run."""
-        group: list[_Append] = []
-        later: list[_Append] = []
+    def _take_group(self) -> list[_Write]:
+        """The writes to commit together, in order of arrival, one for each run: a statement cannot order two of one
+        run.
+        """
+        group: list[_Write] = []
+        later: list[_Write] = []
         runs: set[str] = set()
         while self._pending and len(group) < _GROUP:
             entry = self._pending.popleft()
@@ -166,64 +167,81 @@ class Lane:
         self._pending.extendleft(reversed(later))
         return group
 
-    async def _insert(self, group: list[_Append]) -> None:
+    async def _apply(self, operation: Callable[[list[_Write]], Awaitable[set[str]]], group: list[_Write]) -> None:
+        """Insert or delete, as one statement, and let those know who wait for it."""
         if not group:
             return
-        size = 1 << (len(group) - 1).bit_length()
-        rows = [(entry.workflow_id, entry.row) for entry in group]
         try:
-            connection = await self._open(create=True)
-            assert connection is not None
-            taken = await connection.execute_fetchall(insert(size), parameters(rows, size))
+            taken = await operation(group)
+        except asyncio.CancelledError:
+            if self._shared is not None:  # its thread takes one statement after the other, so after this one the other is over
+                await settled(self._shared.execute_fetchall("SELECT 1"))
+            raise
         except Exception as error:
-            if len(group) > 1 and isinstance(error, sqlite3.Error):
+            if len(group) > 1 and not isinstance(error, CheckpointStoreError | sqlite3.OperationalError):
                 for entry in group:  # so that one bad row fails alone
-                    await self._insert([entry])
-            else:
-                failure = error if isinstance(error, CheckpointStoreError) else _failure("append", error)
+                    await self._apply(operation, [entry])
+            else:  # a lock or a disk: it would be the same for each
                 for entry in group:
-                    entry.fail(failure)
+                    entry.fail(failure("append" if entry.row is not None else "clear", error))
             return
-        won = {workflow_id for (workflow_id,) in taken}
         for entry in group:
-            if entry.workflow_id not in won:
+            if entry.row is not None and entry.workflow_id not in taken:
                 entry.fail(conflict(entry.workflow_id, entry.row))
-            elif not entry.done.done():
-                entry.done.set_result(None)
+            else:
+                entry.succeed()
+
+    async def _insert(self, group: list[_Write]) -> set[str]:
+        connection = await self._open(create=True)
+        assert connection is not None
+        rows = [(entry.workflow_id, entry.row) for entry in group if entry.row is not None]
+        size = padded(len(rows))
+        return {run for (run,) in await connection.execute_fetchall(insert(size), parameters(rows, size))}
+
+    async def _delete(self, group: list[_Write]) -> set[str]:
+        connection = await self._open(create=False)
+        if connection is not None:
+            size = padded(len(group))
+            runs = [entry.workflow_id for entry in group]
+            await connection.execute_fetchall(delete(size), Hidden((*runs, *(None,) * (size - len(runs)))))
+        return set()
 
     @asynccontextmanager
     async def transaction(self, workflow_id: str) -> AsyncIterator[SqliteTransaction]:
         """Hold the write lock while the block lasts; commit at its end, roll back if it raises."""
-        self._refuse_inside()
+        refuse_inside(self._path)
         async with self._turn:
-            connection = await self._open_private()
-            guard = self._guard
-            mark = _inside.set(_inside.get() | {self._path})
+            connection, guard = await self._open_private()
+            transaction = SqliteTransaction(connection, workflow_id, self._path)
+            mark = inside.set((*inside.get(), transaction))
             try:
+                guard.shut = guard.tried = False
                 await self._run(connection, "BEGIN IMMEDIATE")
-                guard.shut, guard.tried = True, False
-                yield SqliteTransaction(connection, workflow_id)
+                guard.shut = True
+                yield transaction
+                if guard.tried or not in_transaction(connection):
+                    raise CheckpointStoreError(ENDED)
                 guard.shut = False
-                if guard.tried or not connection.in_transaction:
-                    raise CheckpointStoreError(_ENDED)
                 await self._checked("commit", connection.commit())
             except BaseException as error:
                 guard.shut = False
                 with suppress(sqlite3.Error, ValueError):
                     await settled(connection.rollback())
                 if guard.tried and isinstance(error, Exception):
-                    raise CheckpointStoreError(_ENDED) from error
+                    raise CheckpointStoreError(ENDED) from error
                 raise
             finally:
-                _inside.reset(mark)
-                connection.row_factory = None
-                connection.text_factory = str
+                transaction.over = guard.shut = True
+                inside.reset(mark)
+                self._tidy(connection)
 
-    def _refuse_inside(self) -> None:
-        if self._path in _inside.get():
-            raise CheckpointStoreError(
-                "this database is in the middle of a transactional window; a run inside flush_window needs another file"
-            )
+    def _tidy(self, connection: aiosqlite.Connection) -> None:
+        """Undo what the block may have done to the connection."""
+        try:
+            connection.row_factory = None
+            connection.text_factory = str
+        except ValueError:  # it was closed
+            self._private = None
 
     async def _run(self, connection: aiosqlite.Connection, statement: str, *values: object) -> Any:
         return await self._checked("use the log", connection.execute_fetchall(statement, Hidden(values)))
@@ -232,22 +250,27 @@ class Lane:
         try:
             return await operation
         except sqlite3.Error as error:
-            raise _failure(what, error) from error
+            raise failure(what, error) from error
 
     # -- connections ------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close the connections. Waits for a commit that is on its way."""
+        refuse_inside(self._path)
         while self._committing is not None:
             await outlast(self._committing)
         async with self._turn, self._opening:
-            if self._keeper is not None:
-                await self._keeper.aclose()
-            self._shared = self._private = self._keeper = None
-            self._has_tables = False
+            try:
+                if self._keeper is not None:
+                    await settled(self._keeper.aclose())
+            finally:
+                self._shared = self._private = self._keeper = None
+                self._has_tables = False
 
     async def _open(self, *, create: bool) -> aiosqlite.Connection | None:
-        """The shared connection; with `create` the tables are made if need be, without it None is given if there are none."""
+        """The shared connection; with `create` the tables are made if need be, without it None is given if there are
+        none.
+        """
         if self._has_tables:
             return self._shared
         async with self._opening:
@@ -259,18 +282,24 @@ class Lane:
                 self._has_tables = await self._checked("open the log", settled(self._prepare(self._shared, create=create)))
             return self._shared if self._has_tables else None
 
-    async def _open_private(self) -> aiosqlite.Connection:
+    async def _open_private(self) -> tuple[aiosqlite.Connection, Guard]:
         await self._open(create=True)
         async with self._opening:
             if self._private is None:
-                connection = await settled(self._connect())
+                connection = await settled(self._connect(cached_statements=0))  # so that the guard is asked every time
                 await self._run(connection, f"PRAGMA synchronous = {self._synchronous}")
-                await connection.set_authorizer(self._guard)
-                self._private = connection
+                guard = Guard(connection)
+                await connection.set_authorizer(guard)
+                self._private = connection, guard
             return self._private
 
-    async def _connect(self) -> aiosqlite.Connection:
-        connection: Any = aiosqlite.connect(self._path, timeout=PATIENCE, isolation_level=None)
+    async def _connect(self, **options: Any) -> aiosqlite.Connection:
+        if self._path in _inherited:
+            raise CheckpointStoreError(
+                "the database was open when this process was forked, which SQLite does not survive: "
+                "start processes with 'spawn' or 'forkserver', or close the store before"
+            )
+        connection: Any = aiosqlite.connect(self._path, timeout=PATIENCE, isolation_level=None, **options)
         thread: Any = getattr(connection, "_thread", connection)
         thread.daemon = True  # so that a program that forgets to close can exit
         await self._checked("open the log", connection)
@@ -278,11 +307,14 @@ class Lane:
             self._keeper = _keep(self._connections)
             await anext(self._keeper)
         self._connections.append(connection)
+        _connected[connection] = self._path
         opened: aiosqlite.Connection = connection
         return opened
 
     async def _prepare(self, connection: aiosqlite.Connection, *, create: bool) -> bool:
-        """Check the version before anything is changed; then, with `create`, make what is missing. True if there are tables."""
+        """Check the version before anything is changed; then, with `create`, make what is missing. True if there are
+        tables.
+        """
         known = await self._version(connection)
         if known is None and not create:
             return False
@@ -305,7 +337,9 @@ class Lane:
         found = list(await connection.execute_fetchall("SELECT version FROM cano_schema")) if exists else []
         if not found:
             return None
-        version = int(found[0][0])
+        version = found[0][0]
+        if not isinstance(version, int):
+            raise CheckpointStoreError("the schema version of the log is damaged; it was left untouched")
         if version > VERSION:
             raise CheckpointStoreError(
                 f"the log was written by a newer cano (schema {version}, not {VERSION}): upgrade; it was left untouched"
@@ -327,12 +361,16 @@ class Lane:
 
 
 async def _keep(connections: list[aiosqlite.Connection]) -> AsyncGenerator[None, None]:
-    """Close the connections when the event loop shuts its generators down, or when nobody refers to the lane any more."""
+    """Close the connections when the event loop shuts its generators down, or when nobody refers to the lane any
+    more.
+    """
     try:
         yield
     finally:
         while connections:
-            await connections.pop().close()
+            connection = connections.pop()
+            await connection.close()
+            _connected.pop(connection, None)
 
 
 def _statements(script: str) -> list[str]:
@@ -343,7 +381,3 @@ def _statements(script: str) -> list[str]:
             statements.append(text)
             text = ""
     return statements
-
-
-def _failure(what: str, error: BaseException) -> CheckpointStoreError:
-    return CheckpointStoreError(f"SQLite could not {what}: {error}")

@@ -33,7 +33,7 @@ class MemoryCheckpointStore:
             if row.sequence != expected:
                 raise conflict(workflow_id, row)
             kept = [old for old in log if not (old.sequence == row.replaces and old.kind is RowKind.STEP_CURSOR)]
-            self._logs[workflow_id] = [*kept, replace(row, replaces=None)]
+            self._logs[workflow_id] = [*kept, row if row.replaces is None else replace(row, replaces=None)]
 
     async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
         """All rows of one run, ascending by sequence."""

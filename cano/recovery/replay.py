@@ -61,11 +61,15 @@ def replay(workflow_id: str, rows: Sequence[CheckpointRow]) -> ResumePoint | Non
     Raises:
         CheckpointStoreError: the rows are not a log: one is no CheckpointRow, or two have the same sequence.
     """
+    if not isinstance(rows, list | tuple):
+        raise CheckpointStoreError(f"the log of run {workflow_id!r} is damaged: it is a {type(rows).__name__}, no list of rows")
     if not rows:
         return None
     for row in rows:
         if not isinstance(row, CheckpointRow):
             raise CheckpointStoreError(f"the log of run {workflow_id!r} is damaged: it holds a {type(row).__name__}")
+        if not _sound(row):
+            raise CheckpointStoreError(f"the log of run {workflow_id!r} is damaged: a field of a row is of the wrong type")
     ordered = sorted(rows, key=lambda row: row.sequence)
     if any(left.sequence == right.sequence for left, right in pairwise(ordered)):
         raise CheckpointStoreError(f"the log of run {workflow_id!r} is damaged: two rows have one sequence")
@@ -102,6 +106,19 @@ def replay(workflow_id: str, rows: Sequence[CheckpointRow]) -> ResumePoint | Non
         branches=next((row.blob for row in ordered if row.kind is RowKind.STATE_ENTRY and row.visit == last.visit), None),
         completed=_completed(workflow_id, ordered),
         rollback=next((row.blob for row in ordered if row.kind is RowKind.ROLLBACK_STARTED), None),
+    )
+
+
+def _sound(row: CheckpointRow) -> bool:
+    """Whether the fields of a row that a store gave back are of their types."""
+    numbers = (row.sequence, row.visit, row.workflow_version)
+    texts = (row.state, row.task, row.next_state or "")
+    return (
+        isinstance(row.kind, RowKind)
+        and all(isinstance(number, int) and number >= 0 for number in numbers)
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(row.blob, bytes | None)
+        and isinstance(row.data, bytes | None)
     )
 
 

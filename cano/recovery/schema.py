@@ -6,11 +6,19 @@ replaces, so an append is one statement, which SQLite runs as one immediate tran
 
 from __future__ import annotations
 
+from functools import cache
+
 from cano.recovery.checkpoint import CheckpointRow
 
 VERSION = 1
 
 COLUMNS = "sequence, kind, state, task, blob, next_state, visit, data, workflow_version"
+
+STORED = """sequence, kind, state, task, CASE typeof(blob) WHEN 'text' THEN CAST(blob AS BLOB) ELSE blob END, next_state, visit,
+    CASE typeof(data) WHEN 'text' THEN CAST(data AS BLOB) ELSE data END, workflow_version"""
+"""The columns as they are read. Text typed in by hand is taken as the bytes it is: it need not be valid, and a driver that
+cannot decode it shows it in its error.
+"""
 
 TABLES = f"""
 CREATE TABLE IF NOT EXISTS cano_schema (version INTEGER NOT NULL);
@@ -49,6 +57,12 @@ class Hidden(tuple[object, ...]):
         return "(...)"
 
 
+def padded(count: int) -> int:
+    """Round up to a power of two, so that there are few different statements."""
+    return 1 << (count - 1).bit_length()
+
+
+@cache
 def insert(count: int) -> str:
     """The statement that appends `count` rows, each only if it is the next one of its log, and returns those it took.
 
@@ -61,6 +75,12 @@ def insert(count: int) -> str:
         (SELECT MAX(sequence) + 1 FROM cano_checkpoints AS log WHERE log.workflow_id = row.workflow_id), 0)
     RETURNING workflow_id
     """
+
+
+@cache
+def delete(count: int) -> str:
+    """The statement that removes the logs of `count` runs. A NULL is padding."""
+    return f"DELETE FROM cano_checkpoints WHERE workflow_id IN ({', '.join('?' * count)})"
 
 
 def parameters(rows: list[tuple[str, CheckpointRow]], count: int) -> Hidden:

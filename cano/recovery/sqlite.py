@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import weakref
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 from cano.errors import CheckpointStoreError, ConfigurationError
 from cano.recovery.checkpoint import CheckpointRow, RowKind
 from cano.recovery.claims import locked
-from cano.recovery.lane import Lane, SqliteTransaction
-from cano.recovery.schema import COLUMNS
+from cano.recovery.lane import Lane
+from cano.recovery.schema import STORED
+from cano.recovery.transaction import SqliteTransaction
 
 T = TypeVar("T")
 
@@ -22,7 +23,8 @@ Synchronous = Literal["FULL", "NORMAL"]
 
 
 class SqliteCheckpointStore:
-    """Keeps logs in the SQLite database at `path`, which is created on the first write; it may hold the user's tables too.
+    """Keeps logs in the SQLite database at `path`, which is created on the first write; it may hold the user's tables
+    too.
 
     With `synchronous="FULL"` a row that was appended survives a power failure; with "NORMAL" it survives the death of
     the process, while the last ones may be lost with the power. The database is put into WAL mode. Beside it stand
@@ -30,15 +32,16 @@ class SqliteCheckpointStore:
 
     Appends that arrive together are committed together. The store may be used from several event loops; each has its
     own connection, opened on first use and closed with the loop, by `close`, or with the process. A program that
-    forgets to close still exits.
+    forgets to close still exits. A process that is forked while the database is open cannot use it, since SQLite does
+    not survive that.
 
     Raises:
         ConfigurationError: `path` names no file, or `synchronous` is neither word.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, synchronous: Synchronous = "FULL") -> None:
-        name = os.fspath(path)
-        if not isinstance(name, str) or not name or name.startswith(":memory:"):
+        name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+        if not isinstance(name, str) or not name or "\0" in name or name.startswith(":memory:"):
             raise ConfigurationError("SqliteCheckpointStore needs the path of a file; for memory use MemoryCheckpointStore()")
         if synchronous not in ("FULL", "NORMAL"):
             raise ConfigurationError("synchronous must be 'FULL' or 'NORMAL'")
@@ -46,7 +49,8 @@ class SqliteCheckpointStore:
             raise ConfigurationError(f"SQLite 3.35 or newer is needed, this Python has {sqlite3.sqlite_version}")
         self._path = os.path.realpath(name)
         self._synchronous = synchronous
-        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lane] = weakref.WeakKeyDictionary()
+        self._lanes: dict[asyncio.AbstractEventLoop, Lane] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"SqliteCheckpointStore({self._path!r})"
@@ -58,10 +62,13 @@ class SqliteCheckpointStore:
 
     @property
     def _lane(self) -> Lane:
+        """The lane of this event loop; lanes of loops that have closed are forgotten."""
         loop = asyncio.get_running_loop()
         lane = self._lanes.get(loop)
         if lane is None or lane.process != os.getpid():
-            lane = self._lanes[loop] = Lane(self._path, self._synchronous)
+            with self._lock:
+                self._lanes = {other: lane for other, lane in self._lanes.items() if not other.is_closed()}
+                lane = self._lanes[loop] = Lane(self._path, self._synchronous)
         return lane
 
     async def append(self, workflow_id: str, row: CheckpointRow) -> None:
@@ -72,7 +79,7 @@ class SqliteCheckpointStore:
             CheckpointStoreError: SQLite refused; nothing was written.
         Cancellation: waits for a write that has begun, at most as long as SQLite waits for a lock, then raises.
         """
-        await self._lane.append(workflow_id, row)
+        await self._lane.write(workflow_id, row)
 
     async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
         """All rows of one run, ascending by sequence.
@@ -81,13 +88,13 @@ class SqliteCheckpointStore:
             CheckpointStoreError: the database cannot be read, or a row in it is damaged.
         """
         found = await self._lane.read(
-            f"SELECT {COLUMNS} FROM cano_checkpoints WHERE workflow_id = ? ORDER BY sequence", workflow_id
+            f"SELECT {STORED} FROM cano_checkpoints WHERE workflow_id = ? ORDER BY sequence", workflow_id
         )
         return [_row(workflow_id, values) for values in found]
 
     async def clear(self, workflow_id: str) -> None:
         """Forget one run. Idempotent."""
-        await self._lane.write("DELETE FROM cano_checkpoints WHERE workflow_id = ?", workflow_id)
+        await self._lane.write(workflow_id, None)
 
     async def list_runs(self) -> list[str]:
         """The ids of all runs that have a log, sorted."""
@@ -119,10 +126,20 @@ class SqliteCheckpointStore:
         async with self._lane.transaction(workflow_id) as transaction:
             yield transaction
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
-        """Close the connections of this event loop. The store may be used again afterwards. Idempotent."""
-        lane = self._lanes.pop(asyncio.get_running_loop(), None)
-        if lane is not None:
+        """Close the connections of this event loop. The store may be used again afterwards. Idempotent.
+
+        Raises:
+            CheckpointStoreError: called inside a transaction.
+        """
+        lane = self._lanes.get(asyncio.get_running_loop())
+        if lane is not None and lane.process == os.getpid():
             await lane.close()
 
 
@@ -151,6 +168,4 @@ def _typed(value: object, kind: type[T]) -> T:
 
 
 def _bytes(value: object) -> bytes | None:
-    if isinstance(value, str):  # typed in by hand
-        return value.encode()
     return None if value is None else _typed(value, bytes)

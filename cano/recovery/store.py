@@ -1,12 +1,13 @@
-"""The contract of a checkpoint store, for whoever writes one. `cano.testing.checkpoint_store_contract` runs its clauses.
+"""The contract of a checkpoint store, for whoever writes one. `cano.testing.checkpoint_store_contract` runs its
+clauses.
 
  1. `load_run` of an id that was never written gives [].
  2. Rows come back equal to what was appended, ascending by sequence, whatever is in their bytes.
  3. `append` is a compare-and-set: the row's sequence is the last stored one + 1, or 0 on an empty log. Otherwise it
     raises `CheckpointConflictError` and writes nothing.
  4. `append` returns only when the row would survive the death of the process.
- 5. `row.replaces` names an older STEP_CURSOR row that is dropped in the same transaction; if there is none it is
-    ignored, and a row of another kind is never dropped.
+ 5. `row.replaces` names an older STEP_CURSOR row of the same run that is dropped in the same transaction; a number that
+    no row has is ignored.
  6. An append that is refused drops nothing either.
  7. `clear` forgets one id and no other; an unknown id is fine; the id then starts again at 0.
  8. Ids are compared exactly: no wildcard, no case folding, no trimming, no meaning in quotes.

@@ -50,5 +50,5 @@ class CompensatableTask(Named, Hooks, Generic[StateT, OutputT]):
 
 def output_type(task: CompensatableTask[Any, Any]) -> Any:
     """The declared output type, or None if none was declared."""
-    declared = type_argument(type(task), CompensatableTask, 1)
+    declared = type_argument(task, CompensatableTask, 1)
     return declared if declared is not None else returned_pair(task.run)

@@ -122,11 +122,16 @@ class Flight:
             self._progress.clear()
             if (stop := await session.attend()) is not None:
                 session.decided = stop
-                session.brake.alert = True
+                session.brake.call()
                 break
             if len(self._entries) >= self._width and not self._progress.is_set():
                 await self._progress.wait()
         raise TakenOver
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is in flight."""
+        return not self._entries
 
     def wake(self) -> None:
         """Something has changed for whoever waits."""

@@ -102,7 +102,10 @@ class ItemHandler:
         The letter is durable before this returns. None if the cursor stays where it is.
         """
         if isinstance(error, asyncio.CancelledError):
-            raise self.failure(error)
+            failure = self.failure(error)
+            if failure is error and not self._brake.aborted:
+                return None  # the asyncio task itself was cancelled: a stop, and the item is left for a resume
+            raise failure
         if isinstance(error, NotAPair):
             raise self.no_pair(str(error)) from None
         raised = _raised(error, self._settings.attempt_timeout, self._task.name)

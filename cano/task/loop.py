@@ -3,10 +3,10 @@
     between items, in this order:  stop?  ·  window full or due?  ·  the next item
     for each window, always:       encode the cursor  ·  flush_window  ·  the row  ·  the next item
 
-`brake.alert` says that something of the first line is there; `mark` is the number of outputs at which the session
-wants to be asked: to start a timer, to look at the clock, or because the window is full. How a stream ends: by a
-`Stop` from a flush, already committed; by `on_close` after the source ran out; or by a drain, which has no next
-state.
+`brake.alert` says that something of the first line is there. `brake.mark` is the number of outputs at which the loop
+looks up: to start a timer, to look at the clock, because the window is full, or at once, because of an alert. How a
+stream ends: by a `Stop` from a flush, already committed; by `on_close` after the source ran out; or by a drain, which
+has no next state.
 """
 
 from __future__ import annotations
@@ -39,21 +39,18 @@ async def run_windows(session: StreamSession) -> Ending:
     brake, window, ctx = session.brake, session.window, session.ctx
     outputs, process, fix = window.outputs, session.begin(), session.host.fix
     add, awaits = outputs.append, inspect.iscoroutinefunction(process)
-    mark = session.mark
     try:
         brake.exposed = True
         async for item in session.source.items:
             brake.exposed = False
-            if brake.alert:
-                if (ending := await _arrived(session)) is not None:
-                    return ending
-                mark = session.mark
+            if brake.alert and (ending := await _arrived(session)) is not None:
+                return ending
             try:
                 pair = await process(ctx, item) if awaits else process(ctx, item)
                 if type(pair) is not tuple:
                     pair = await resolve(pair)
             except (asyncio.CancelledError, Exception) as error:
-                mark = await session.judge(item, error)
+                await session.judge(item, error)
             else:
                 try:
                     output, cursor = pair
@@ -61,44 +58,43 @@ async def run_windows(session: StreamSession) -> Ending:
                     raise session.no_pair("tuple of another length") from None
                 window.cursor = cursor if fix is None else fix(cursor)
                 add(output)
-                if len(outputs) >= mark:
-                    mark = await session.reckon()
-            if brake.alert:
-                if (ending := await _attend(session)) is not None:
+            if len(outputs) >= brake.mark:
+                session.reckon()
+                if brake.alert and (ending := await _attend(session)) is not None:
                     return ending
-                mark = session.mark
             brake.exposed = True
     except (asyncio.CancelledError, Exception) as error:
         if not brake.exposed:
             raise
-        session.read_failed(error)  # or it was our own interruption, and the reason for it is looked at next
+        await session.read_failed(error)  # or it was a stop, and the reason for it is looked at next
     brake.settle()
     return await _finish(session)
 
 
 async def _arrived(session: StreamSession) -> Ending | None:
-    """An item came while something was going on: let a flush beside the read end first."""
-    session.brake.settle()
+    """An item came while something was going on: let the flush beside the read end first."""
+    if session.brake.settle():
+        await session.brake.absorb()
     stop = await session.join()
     return None if stop is None else Ending(stop.state)
 
 
 async def _attend(session: StreamSession) -> Ending | None:
     """Between items, when something is to be done: a stop comes first, then the window."""
+    await session.give_turn()
     if session.brake.on:
         return await _drain(session)
     session.brake.alert = False
     stop = await session.attend()
+    session.set_mark()
     return None if stop is None else Ending(stop.state)
 
 
 async def _finish(session: StreamSession) -> Ending:
     """No item follows: flush the rest, then `on_close` chooses. If it was a stop that ended the reading, drain."""
-    if (stop := await session.join()) is not None:
-        return Ending(stop.state)
     if session.brake.on:
         return await _drain(session)
-    if (stop := await session.land(draining=False)) is not None:
+    if (stop := await session.join() or session.decided) is not None or (stop := await session.land(draining=False)) is not None:
         return Ending(stop.state)
     if session.window.holds and (stop := await session.flush()) is not None:
         return Ending(stop.state)
@@ -110,12 +106,11 @@ async def _finish(session: StreamSession) -> Ending:
 async def _drain(session: StreamSession) -> Ending:
     """Stopped: flush and commit what is in hand, close the source, `on_close(CANCELLED)`. The first error surfaces."""
     failure: Exception | None = None
-    if session.decided is not None:  # decided and committed before the stop was seen
-        return Ending(session.decided.state)
-    await session.land(draining=True)
     try:
-        if session.window.holds:
-            await session.flush(draining=True)
+        stop = await session.join() or session.decided
+        if stop is not None:  # decided and committed before the stop was seen
+            return Ending(stop.state)
+        await session.drain()
     except RunFencedError:
         raise
     except Exception as error:

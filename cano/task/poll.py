@@ -15,13 +15,14 @@ from cano.task.policy import ErrorBudget, FailFast, RetryOnError
 from cano.task.task import Hooks, Named
 
 StateT = TypeVar("StateT")
+StateT_co = TypeVar("StateT_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Ready(Generic[StateT]):
+class Ready(Generic[StateT_co]):
     """Returned by `poll`: go on with `state`."""
 
-    state: StateT
+    state: StateT_co
 
 
 @dataclass(frozen=True, slots=True)

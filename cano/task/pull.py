@@ -58,16 +58,27 @@ class Source:
                 break
             except RuntimeError as error:  # perhaps a generator that yields while it is being closed: close it again
                 failure = failure or error
-            except Exception as error:
-                failure = error
+            except BaseExceptionGroup as error:
+                failure = _unless_closed(error)
                 break
-            except asyncio.CancelledError as error:
-                if not self._brake.leaked():
+            except (asyncio.CancelledError, Exception) as error:
+                if isinstance(error, asyncio.CancelledError) and not self._brake.leaked():
                     raise
                 failure = error
                 break
         if failure is not None:
             _log.warning("the source of %s raised %s while it was closed", self._task, type(failure).__name__)
+
+
+def _unless_closed(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """What a task group that a source holds makes of being closed: None if that is all there is in it.
+
+    Raises: the group, if it holds something like a KeyboardInterrupt.
+    """
+    _, rest = group.split((GeneratorExit, asyncio.CancelledError))
+    if rest is not None and not isinstance(rest, Exception):
+        raise group
+    return rest
 
 
 async def open_source(task: StreamTask[Any, Any, Any, Any], ctx: Context[Any], cursor: Any, brake: Brake) -> Source:
@@ -81,7 +92,7 @@ async def open_source(task: StreamTask[Any, Any, Any, Any], ctx: Context[Any], c
     try:
         opened: Any = task.open(ctx, cursor)
         if inspect.isawaitable(opened):
-            opened = await brake.expose(_awaited(opened))
+            opened = await brake.expose(opened if inspect.iscoroutine(opened) else _awaited(opened))
         if not hasattr(type(opened), "__aiter__") and not hasattr(type(opened), "__iter__"):
             raise ConfigurationError(
                 f"{type(task).__name__}.open returned a {type(opened).__name__}, which cannot be iterated: yield the items, "
@@ -108,10 +119,13 @@ class _Again:
     """An iterator that has no `__aiter__` itself, which `async for` asks for."""
 
     def __init__(self, inner: Any) -> None:
-        self.__anext__ = inner.__anext__
+        self._inner = inner
 
     def __aiter__(self) -> Any:
         return self
+
+    def __anext__(self) -> Any:
+        return self._inner.__anext__()
 
 
 async def _walk(items: Iterator[Any]) -> AsyncIterator[Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from cano.brake import Brake, Halted
+from cano.cancel import leaked
 from cano.clock import Duration, seconds
 from cano.context import Context
 from cano.errors import (
@@ -186,8 +187,7 @@ class Member:
 
     def leaked(self) -> bool:
         """Whether nobody cancelled this asyncio task."""
-        current = asyncio.current_task()
-        return current is None or current.cancelling() == 0
+        return leaked()
 
 
 class AttemptHost(Protocol):

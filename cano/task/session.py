@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import CoroutineType
@@ -94,30 +94,39 @@ class StreamSession:
         self.brake = brake
         self.source = source
         self.host = host
-        self.window = OpenWindow(settings.window, self._loop.time)
-        self._turn = Turn(self._loop.time)
+        self._clock = self._loop.time
+        self.window = OpenWindow(settings.window, self._clock)
+        self._turn = Turn(self._clock)
         self.beside: asyncio.Task[_Flushed] | None = None
-        self.mark = 1
         self.decided: Stop[Any] | None = None
         self._items = ItemHandler(task, settings, brake, host)
         self._flight = Flight(self, settings.max_in_flight) if settings.max_in_flight > 1 else None
         self._flushing = False
+        self._turn_due = False
         self._flushed = 0
         self._timer: asyncio.TimerHandle | None = None
 
     # -- windows ----------------------------------------------------------------------------------------------------
 
-    async def reckon(self) -> int:
-        """The outputs have reached the mark: arm a time window that was empty, look at the clock, see whether the
-        window is full.
-
-        Returns the next mark.
+    def reckon(self) -> None:
+        """The outputs have reached the mark: arm a time window that was empty, see whether the window is full, look at the
+        clock, and set the next mark.
         """
-        self._filled()
-        if self._look():
-            await self._take_turn()
-        self.mark = min(self.window.limit, len(self.window.outputs) + self._turn.stride)
-        return self.mark
+        window = self.window
+        if len(window.outputs) >= window.limit or (window.timed and self._timer is None and window.outputs):
+            self._filled()
+        self._look()
+        self.set_mark()
+
+    def set_mark(self) -> None:
+        """Say at how many outputs the loop shall look up: 0 if there is something to look at now."""
+        window = self.window
+        mark = len(window.outputs) + self._turn.stride
+        if window.timed and self._timer is None:
+            mark = 1
+        self.brake.mark = mark if mark < window.limit else window.limit
+        if self.brake.alert:
+            self.brake.mark = 0
 
     def _filled(self) -> None:
         """Something came into the window: start its timer if it was empty, see whether it is full."""
@@ -125,7 +134,8 @@ class StreamSession:
         if window.timed and self._timer is None:
             self._timer = self._loop.call_at(window.arm(), self._deadline_passed)
         if len(window.outputs) >= window.limit or window.passed >= window.limit:
-            window.due = self.brake.alert = True
+            window.due = True
+            self.brake.call()
 
     def add(self, output: Any, cursor: Any) -> None:
         """Take an output that was in flight."""
@@ -146,18 +156,33 @@ class StreamSession:
 
     def poke(self) -> None:
         """Something is to be done between items. If the run waits in a read, do it beside that."""
-        self.brake.alert = True
+        self.brake.call()
         busy = self.beside is not None or self._flushing
         if self.brake.exposed and not busy and not self.brake.on:
-            self.beside = self._loop.create_task(self._attend_beside(), name="cano-flush", context=self.brake.variables)
+            self._start_beside(self.attend())
 
-    async def _attend_beside(self) -> _Flushed:
+    def _start_beside(self, work: Coroutine[Any, Any, Stop[Any] | None]) -> None:
+        self.beside = self._loop.create_task(self._beside(work), name="cano-flush", context=self.brake.variables)
+
+    def stop_reading(self) -> bool:
+        """The run is stopped while it waits in a read: flush what is in hand first, beside the read. False if that is
+        nothing.
+
+        The read is interrupted when that is done. An item that comes meanwhile is in hand too.
+        """
+        if self.beside is None:
+            if not self.window.holds and (self._flight is None or self._flight.empty):
+                return False
+            self._start_beside(self.drain())
+        return True
+
+    async def _beside(self, work: Coroutine[Any, Any, Stop[Any] | None]) -> _Flushed:
         try:
-            outcome = _Flushed(await self.attend(), None)
+            outcome = _Flushed(await work, None)
         except BaseException as error:
             outcome = _Flushed(None, error)
-        if outcome.stop is not None or outcome.error is not None:
-            self.brake.interrupt()  # the read would be in vain
+        if outcome.stop is not None or outcome.error is not None or self.brake.on:
+            self.brake.cut()  # the read would be in vain
         return outcome
 
     async def join(self) -> Stop[Any] | None:
@@ -182,6 +207,12 @@ class StreamSession:
             if (stop := await self.flush(draining=draining)) is not None:
                 return stop
 
+    async def drain(self) -> None:
+        """Finish what is in flight, flush and commit what is in the window."""
+        await self.land(draining=True)
+        if self.window.holds:
+            await self.flush(draining=True)
+
     async def land(self, *, draining: bool) -> Stop[Any] | None:
         """Wait until no item is in flight any more."""
         return None if self._flight is None else await self._flight.land(draining=draining)
@@ -194,7 +225,6 @@ class StreamSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.mark = 1 if self.window.timed else min(self.window.limit, self._turn.stride)
         cursor = self.host.encode(self.window.cursor)
         outputs = self.window.take()
         count = len(outputs)
@@ -211,6 +241,7 @@ class StreamSession:
             self._flushing = False
         self._flushed += count
         lasted = self.window.begin()
+        self.set_mark()
         if count:
             self.host.flushed(count, lasted, stop is not None)
         if self._flight is not None and stop is None:
@@ -244,7 +275,7 @@ class StreamSession:
 
     def _hook_failed(self, hook: str, error: BaseException) -> BaseException:
         """What to raise for what a hook raised: an error of ours, or the cancellation if that was an abort."""
-        if isinstance(error, asyncio.CancelledError) and not self.brake.leaked():
+        if isinstance(error, asyncio.CancelledError) and not self.brake.leaked(final=True):
             return error
         return hook_failure(self.task.name, hook, error)
 
@@ -255,6 +286,7 @@ class StreamSession:
 
     async def release(self) -> None:
         """The last thing on every way out: nothing of the stream stays behind. Idempotent."""
+        self.brake.first = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -276,20 +308,20 @@ class StreamSession:
 
     def begin(self) -> Callable[[Context[Any], Any], Any]:
         """What the loop calls with each item: `process_item`, or what stands in for it."""
+        self.brake.first = self.stop_reading
+        self.set_mark()
         if self._flight is None:
             return self._items.process()
         self._flight.start()
         return self._flight.submit
 
-    async def judge(self, item: Any, error: BaseException) -> int:
-        """An item failed: drop it, or raise the error that fails the run. The mark stays; the clock is looked at."""
+    async def judge(self, item: Any, error: BaseException) -> None:
+        """An item failed: drop it, or raise the error that fails the run. The clock is looked at as well."""
         if isinstance(error, TakenOver):
-            return self.mark
+            return
         if not isinstance(error, Halted):  # the run was stopped between two attempts: the item is left for a resume
             await self.drop(item, error)
-        if self._look():
-            await self._take_turn()
-        return self.mark
+        self._look()
 
     async def drop(self, item: Any, error: BaseException) -> None:
         """Have the policy judge an item that failed; if it is dropped, its cursor may count."""
@@ -303,26 +335,37 @@ class StreamSession:
         """The error for a `process_item` that broke its contract."""
         return self._items.no_pair(found)
 
-    def read_failed(self, error: BaseException) -> None:
-        """A read raised. Return if that was our own interruption; else raise the error that fails the run."""
-        interrupted = self.brake.settle()
-        if isinstance(error, asyncio.CancelledError):
-            if interrupted and not self.brake.aborted:
-                return
-            if not self.brake.leaked():
-                raise error
-        elif interrupted:
-            _log.warning("the source of %s raised %s when it was stopped", self.task.name, type(error).__name__)
+    async def read_failed(self, error: BaseException) -> None:
+        """A read raised. Return if it was stopped; else raise the error that fails the run, once a flush beside it has
+        ended.
+
+        If that flush decided to stop, the run goes on with that.
+        """
+        if self.brake.settle() and not self.brake.aborted:
+            if not isinstance(error, asyncio.CancelledError):
+                _log.warning("the source of %s raised %s when it was stopped", self.task.name, type(error).__name__)
             return
-        raise hook_failure("the source of " + self.task.name, "a read", error)
+        if isinstance(error, asyncio.CancelledError) and not self.brake.leaked():
+            if self.brake.aborted:
+                raise error
+            return
+        self.decided = await self.join()
+        if self.decided is None:
+            raise hook_failure("the source of " + self.task.name, "a read", error)
 
-    def _look(self) -> bool:
-        """Look at the clock: see whether the window is due, and say whether the event loop has to be given a turn."""
-        now, turn_due = self._turn.look()
+    def _look(self) -> None:
+        """Look at the clock: see whether the window is due, and whether the event loop has to be given a turn."""
+        now = self._clock()
         if now >= self.window.deadline and self.window.holds:
-            self.window.due = self.brake.alert = True
-        return turn_due
+            self.window.due = True
+            self.brake.call()
+        if self._turn.look(now):
+            self._turn_due = True
+            self.brake.call()
 
-    async def _take_turn(self) -> None:
-        await asyncio.sleep(0)
-        self._turn.taken()
+    async def give_turn(self) -> None:
+        """Give the event loop its turn, if it is due."""
+        if self._turn_due:
+            self._turn_due = False
+            await asyncio.sleep(0)
+            self._turn.taken()

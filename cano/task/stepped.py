@@ -13,20 +13,22 @@ from cano.task.task import Hooks, Named
 
 StateT = TypeVar("StateT")
 CursorT = TypeVar("CursorT")
+StateT_co = TypeVar("StateT_co", covariant=True)
+CursorT_co = TypeVar("CursorT_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class More(Generic[CursorT]):
+class More(Generic[CursorT_co]):
     """Returned by `step`: this far, and there is more to do."""
 
-    cursor: CursorT = field(repr=False)
+    cursor: CursorT_co = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[StateT]):
+class Done(Generic[StateT_co]):
     """Returned by `step`: go on with `state`."""
 
-    state: StateT
+    state: StateT_co
 
 
 class SteppedTask(Named, Hooks, Generic[StateT, CursorT]):
@@ -51,4 +53,4 @@ class SteppedTask(Named, Hooks, Generic[StateT, CursorT]):
 
 def step_cursor_type(task: SteppedTask[Any, Any]) -> Any:
     """The declared cursor type, or None if none was declared."""
-    return type_argument(type(task), SteppedTask, 1)
+    return type_argument(task, SteppedTask, 1)

@@ -14,7 +14,7 @@ from cano.clock import optional_seconds
 from cano.context import Context
 from cano.errors import ConfigurationError
 from cano.task.config import TaskConfig
-from cano.task.declared import returned_pair, type_argument
+from cano.task.declared import optional_parameter, returned_pair, type_argument
 from cano.task.letter import DeadLetterSink
 from cano.task.policy import ErrorPolicy, FailFast, RetryOnError, SkipAndContinue
 from cano.task.retry import NoRetry, RetryPolicy, check_retry, count
@@ -25,6 +25,7 @@ StateT = TypeVar("StateT")
 ItemT = TypeVar("ItemT")
 OutputT = TypeVar("OutputT")
 CursorT = TypeVar("CursorT")
+StateT_co = TypeVar("StateT_co", covariant=True)
 
 
 class CloseReason(Enum):
@@ -37,10 +38,10 @@ class CloseReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stop(Generic[StateT]):
+class Stop(Generic[StateT_co]):
     """Returned by `flush_window` to leave the stream for `state`. The decision is committed with the window's cursor."""
 
-    state: StateT
+    state: StateT_co
 
 
 class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
@@ -136,8 +137,10 @@ class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
 
 def cursor_type(task: StreamTask[Any, Any, Any, Any]) -> Any:
     """The declared cursor type, or None if none was declared."""
-    declared = type_argument(type(task), StreamTask, 3)
-    return declared if declared is not None else returned_pair(task.process_item)
+    declared = type_argument(task, StreamTask, 3)
+    if declared is None:
+        declared = returned_pair(task.process_item)
+    return declared if declared is not None else optional_parameter(task.open, "cursor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,4 +200,4 @@ def settings_of(task: StreamTask[Any, Any, Any, Any]) -> StreamSettings:
 
 def item_type(task: StreamTask[Any, Any, Any, Any]) -> Any:
     """The declared item type, or None if none was declared."""
-    return type_argument(type(task), StreamTask, 1)
+    return type_argument(task, StreamTask, 1)

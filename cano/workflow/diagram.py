@@ -6,6 +6,7 @@ An edge is known from a `Literal` in a return annotation; a state without any is
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from cano.task.stream import Stop
 from cano.task.task import FunctionTask
 from cano.workflow.nested import SubWorkflow
 from cano.workflow.plan import Registration, label_of
+
+_WORDS = {"class", "classdef", "default", "direction", "end", "fork", "join", "choice", "note", "state", "style", "as"}
 
 
 def edges(states: Mapping[str, Registration]) -> list[tuple[str, str]]:
@@ -75,7 +78,8 @@ def _caption(registered: Registration) -> str:
 
 def to_mermaid(states: Mapping[str, Registration], exits: Mapping[str, Any]) -> str:
     """A Mermaid state diagram. Each state is declared once, under an id of its own, with its label and task."""
-    ids = {label: f"s{number}" for number, label in enumerate([*states, *(label for label in exits if label not in states)])}
+    labels = [*states, *(label for label in exits if label not in states)]
+    ids = {label: label if _plain(label) else f"s{number}" for number, label in enumerate(labels)}
     lines = ["stateDiagram-v2"]
     for label, short in ids.items():
         text = label if label in exits or label not in states else f"{label}<br/>{_caption(states[label])}"
@@ -83,6 +87,13 @@ def to_mermaid(states: Mapping[str, Registration], exits: Mapping[str, Any]) -> 
     lines += [f"    {ids[start]} --> {ids[end]}" for start, end in edges(states) if end in ids and start not in exits]
     lines += [f"    {ids[label]} --> [*]" for label in exits]
     return "\n".join(lines) + "\n"
+
+
+def _plain(label: str) -> bool:
+    """Whether a label may stand for itself: an identifier that means nothing to Mermaid, nor looks like an id of
+    ours.
+    """
+    return label.isascii() and label.isidentifier() and label.lower() not in _WORDS and not re.fullmatch(r"s\d+", label)
 
 
 def _escaped(text: str) -> str:

@@ -32,6 +32,7 @@ async def dispatch(run: Run, registered: Registration, cursor: Any) -> Any:
     try:
         chosen = await _drive(run, registered, ctx, cursor)
         run.plan.next_label(chosen, name)
+        run.save()
     except (Halted, asyncio.CancelledError) as error:
         stopped = run.stopped()
         run.audience.tell("on_task_failure", TaskFailed, task=name, error=stopped)

@@ -32,8 +32,8 @@ def label_of(state: Any) -> str:
         ConfigurationError: it is neither an enum member nor a string with something in it.
     """
     if isinstance(state, Enum):
-        if state.name:
-            return state.name
+        if name := state._name_:  # which `name` is a slow property of
+            return name
     elif isinstance(state, str) and state:
         return state
     raise ConfigurationError(f"a state must be an Enum member or a non-empty str, not a {type(state).__name__}")
@@ -46,17 +46,9 @@ class Registration:
     state: Any
     label: str
     task: Any
+    name: str
     codec: Codec | None
-
-    @property
-    def name(self) -> str:
-        """The task's name."""
-        return str(self.task.name)
-
-    @property
-    def leaves_no_row(self) -> bool:
-        """Whether entering the state writes nothing."""
-        return isinstance(self.task, RouterTask)
+    leaves_no_row: bool
 
     @property
     def has_cursor(self) -> bool:
@@ -76,7 +68,7 @@ def registration(state: Any, task: Any) -> Registration:
     """
     label = label_of(state)
     task = checked_task(task, f"state {label}")
-    return Registration(state, label, task, _codec(task))
+    return Registration(state, label, task, str(task.name), _codec(task), isinstance(task, RouterTask))
 
 
 def checked_task(task: Any, where: str) -> Any:
@@ -98,6 +90,12 @@ def checked_task(task: Any, where: str) -> Any:
         raise ConfigurationError(
             f"{where}: a {type(task).__name__} is no task; give a task object or an async def f(ctx) -> state"
         )
+    try:
+        inspect.signature(task).bind(None)
+    except TypeError:
+        raise ConfigurationError(f"{where}: the function must take one argument, async def f(ctx) -> state") from None
+    except ValueError:  # no signature to be had
+        pass
     return FunctionTask(task)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
 from cano.errors import CanoError, CheckpointStoreError, WorkflowError, WorkflowVersionMismatchError
+from cano.recovery.journal import store_failure
 from cano.recovery.replay import ResumePoint, replay
 from cano.workflow.branches import load_branches
 from cano.workflow.rollback import load_error
@@ -41,10 +43,8 @@ async def find_start(run: Run, initial: Any, resume: bool, if_exists: str) -> St
         return Start(initial)
     try:
         rows = await store.load_run(run.workflow_id)
-    except CheckpointStoreError:
-        raise
-    except Exception as error:
-        raise CheckpointStoreError(f"the checkpoint store could not load a run: {type(error).__name__}") from error
+    except (asyncio.CancelledError, Exception) as error:
+        raise store_failure("load a run", error) from error
     point = replay(run.workflow_id, rows)
     if point is not None:
         return _at(run, point)

@@ -58,7 +58,7 @@ class Run:
         registered = None if label in self.plan.exits else self.plan.states[label]
         if self.audience:
             self.audience.tell("on_state_enter", StateEntered)
-        data = self.save()
+        data = self.saved
         if registered is not None and registered.leaves_no_row:
             self.journal.pass_by()
             return registered

@@ -36,14 +36,27 @@ def problems(
     return found
 
 
-def _alias_problems(old: Any, state: Any, states: Mapping[str, Registration], exits: Mapping[str, Any]) -> list[str]:
-    if not isinstance(old, str) or not old:
-        return ["aliases: an old label must be a str that is not empty"]
+def _alias_problems(old: str, state: Any, states: Mapping[str, Registration], exits: Mapping[str, Any]) -> list[str]:
     if old in states or old in exits:
         return [f"aliases: {old!r} is the label of a state in use"]
     if not _known(state, states, exits):
         return [f"aliases: {old!r} leads to {described(state)}, which is neither registered nor an exit state"]
     return []
+
+
+def check_aliases(aliases: Any) -> dict[str, Any]:
+    """Return a workflow's aliases.
+
+    Raises:
+        ConfigurationError: they are no mapping of labels to states.
+    """
+    if not isinstance(aliases, Mapping | None):
+        raise ConfigurationError(f"aliases must map old labels to states, not be a {type(aliases).__name__}")
+    for old, state in (aliases or {}).items():
+        if not isinstance(old, str) or not old:
+            raise ConfigurationError("aliases: an old label must be a str that is not empty")
+        label_of(state)
+    return dict(aliases or {})
 
 
 def _known(state: Any, states: Mapping[str, Registration], exits: Mapping[str, Any]) -> bool:

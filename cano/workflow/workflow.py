@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from cano.brake import Brake
 from cano.cancel import CancellationToken
@@ -33,7 +33,7 @@ from cano.workflow.engine import Request, live
 from cano.workflow.nested import SubWorkflow
 from cano.workflow.plan import Plan, Registration, label_of, registration
 from cano.workflow.run import Run
-from cano.workflow.validate import check_id, check_store, problems
+from cano.workflow.validate import check_aliases, check_id, check_store, problems
 
 StateT = TypeVar("StateT")
 TaskT = TypeVar("TaskT", bound=Callable[..., Any])
@@ -97,7 +97,7 @@ class Workflow(Generic[StateT, DataT]):
     ) -> None:
         if name is not None and (not isinstance(name, str) or not name):
             raise ConfigurationError("name must be a str that is not empty")
-        if isinstance(workflow_version, bool) or not isinstance(workflow_version, int) or workflow_version < 0:
+        if isinstance(workflow_version, bool) or not isinstance(workflow_version, int) or not 0 <= workflow_version < 2**63:
             raise ConfigurationError("workflow_version must be an int of 0 or more")
         if not isinstance(resources, Resources | Mapping | None):
             raise ConfigurationError(f"resources must be a mapping or Resources, not a {type(resources).__name__}")
@@ -109,8 +109,10 @@ class Workflow(Generic[StateT, DataT]):
         self.total_timeout = optional_seconds(total_timeout, "total_timeout")
         self.compensation_timeout = optional_seconds(compensation_timeout, "compensation_timeout")
         self.drain_timeout = optional_seconds(drain_timeout, "drain_timeout")
-        self._aliases = dict(aliases or {})
+        self._aliases = check_aliases(aliases)
         self._data_type = data_type
+        if data_type is not None:
+            Codec(data_type, what="ctx.data")
         self._states: dict[str, Registration] = {}
         self._exits: dict[str, StateT] = {}
         self._plan: Plan | None = None
@@ -227,9 +229,8 @@ class Workflow(Generic[StateT, DataT]):
     def _declared_data(self) -> Any:
         if self._data_type is not None:
             return self._data_type
-        arguments = get_args(getattr(self, "__orig_class__", None))
-        declared = arguments[1] if len(arguments) == 2 else type_argument(type(self), Workflow, 1)
-        return UNDECLARED if declared is None or declared is Any or isinstance(declared, TypeVar) else declared
+        declared = type_argument(self, Workflow, 1)
+        return UNDECLARED if declared is None else declared
 
     # -- running it -------------------------------------------------------------------------------------------------
 

@@ -77,13 +77,13 @@ def test_a_turn_is_due_after_ten_milliseconds_and_the_stride_follows_the_pace() 
     turn = Turn(clock)
     for _ in range(12):
         clock.now += 1e-7 * turn.stride
-        assert turn.look()[1] is False
-    assert turn.stride == 256
+        assert not turn.look(clock())
+    assert turn.stride == 64
     clock.now += 0.001 * turn.stride
-    assert turn.look()[1] is True
+    assert turn.look(clock())
     assert turn.stride == 1
     turn.taken()
     clock.now += TURN * 0.6
-    assert turn.look()[1] is False
+    assert not turn.look(clock())
     clock.now += TURN * 0.6
-    assert turn.look()[1] is True
+    assert turn.look(clock())

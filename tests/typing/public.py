@@ -12,12 +12,18 @@ from cano import (
     CheckpointStore,
     CloseReason,
     Context,
+    Done,
     FailFast,
     MemoryCheckpointStore,
+    More,
+    Pending,
+    PollTask,
+    Ready,
     Resources,
     RetryOnError,
     SkipAndContinue,
     SqliteCheckpointStore,
+    SteppedTask,
     Stop,
     StreamTask,
     Task,
@@ -86,6 +92,23 @@ class Plain(StreamTask[Step, int, int, int]):
 class Merge(Task[Step]):
     async def run(self, ctx: Context[Totals]) -> Step:
         return Step.DONE
+
+
+class Stops(Ingest):
+    """A hook may say exactly which states it chooses: those are a diagram's edges."""
+
+    async def flush_window(self, ctx: Context[Totals], outputs: list[str]) -> Stop[Literal[Step.DONE]] | None:
+        return Stop(Step.DONE)
+
+
+class Asks(PollTask[Step]):
+    async def poll(self, ctx: Context) -> Ready[Literal[Step.MERGE]] | Pending:
+        return Ready(Step.MERGE)
+
+
+class Steps(SteppedTask[Step, int]):
+    async def step(self, ctx: Context, cursor: int | None) -> More[int] | Done[Literal[Step.MERGE, Step.DONE]]:
+        return Done(Step.MERGE) if cursor == 3 else More((cursor or 0) + 1)
 
 
 async def function(ctx: Context[Totals]) -> Literal[Step.DONE]:

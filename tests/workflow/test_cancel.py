@@ -412,7 +412,7 @@ async def test_an_item_handed_out_in_answer_to_the_cancel_is_not_lost() -> None:
     asyncio.get_running_loop().call_later(0.02, token.cancel)
     with pytest.raises(WorkflowCancelledError):
         await run(probe, store, token=token)
-    assert probe.flushed == [[1, 2]]
+    assert probe.flushed == [[1], [2]]
     assert await cursors(store) == ["2"]
 
 

@@ -27,7 +27,7 @@ class Stream(StreamTask[Step, int, int, int]):
     def process_item(self, ctx: Any, item: int) -> tuple[int, int]:
         return item, item
 
-    def flush_window(self, ctx: Any, outputs: list[int]) -> Stop[Literal[Step.FAILED]] | None:  # type: ignore[override]
+    def flush_window(self, ctx: Any, outputs: list[int]) -> Stop[Literal[Step.FAILED]] | None:
         return None
 
     def on_close(self, ctx: Any, reason: Any) -> Literal[Step.DONE]:
@@ -46,16 +46,16 @@ def flow() -> Workflow[Step]:
 def test_mermaid_declares_each_state_once_and_draws_the_edges_that_annotations_tell() -> None:
     assert flow().to_mermaid() == (
         "stateDiagram-v2\n"
-        '    state "START<br/>Start" as s0\n'
-        '    state "STREAM<br/>Stream" as s1\n'
-        '    state "DONE" as s2\n'
-        '    state "FAILED" as s3\n'
-        "    s0 --> s1\n"
-        "    s0 --> s3\n"
-        "    s1 --> s3\n"
-        "    s1 --> s2\n"
-        "    s2 --> [*]\n"
-        "    s3 --> [*]\n"
+        '    state "START<br/>Start" as START\n'
+        '    state "STREAM<br/>Stream" as STREAM\n'
+        '    state "DONE" as DONE\n'
+        '    state "FAILED" as FAILED\n'
+        "    START --> STREAM\n"
+        "    START --> FAILED\n"
+        "    STREAM --> FAILED\n"
+        "    STREAM --> DONE\n"
+        "    DONE --> [*]\n"
+        "    FAILED --> [*]\n"
     )
 
 

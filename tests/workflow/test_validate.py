@@ -30,10 +30,10 @@ def test_every_problem_is_in_one_error() -> None:
     class Transactional(Probe):
         transactional = True
 
-    flow = Workflow[str](aliases={"": "x", "old": "nowhere"}).register("work", Transactional(numbers(1, 2)))
+    flow = Workflow[str](aliases={"old": "nowhere"}).register("work", Transactional(numbers(1, 2)))
     with pytest.raises(ConfigurationError) as caught:
         flow.validate()
-    for problem in ("no exit states", "transactional", "old label", "'old' leads to 'nowhere'"):
+    for problem in ("no exit states", "transactional", "'old' leads to 'nowhere'"):
         assert problem in str(caught.value)
     with pytest.raises(ConfigurationError, match="no registered state handlers.*no exit states"):
         Workflow[str]().validate()
@@ -128,6 +128,12 @@ def test_what_is_no_state_is_refused(state: Any) -> None:
         {"checkpoint_store": MemoryCheckpointStore},
         {"resources": [1]},
         {"resources": {"": 1}},
+        {"aliases": 5},
+        {"aliases": {"": "work"}},
+        {"aliases": {"old": 5}},
+        {"observers": 5},
+        {"data_type": 5},
+        {"workflow_version": 2**70},
     ],
 )
 def test_wrong_options_are_refused_by_the_constructor(options: Any) -> None:

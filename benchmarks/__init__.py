@@ -1,0 +1,1 @@
+"""What the engine costs beside a loop written by hand. Run it with `python -m benchmarks`; see `__main__`."""

@@ -81,7 +81,7 @@ class Context(Generic[DataT]):
         """A context for work beside this one: of the same visit, with its own attempt, and its own name and data if
         given.
         """
-        return Context(
+        beside: Context[DataT] = Context(
             resources=self.resources,
             workflow_id=self.workflow_id,
             state=self.state,
@@ -90,6 +90,8 @@ class Context(Generic[DataT]):
             data=data or self._data,
             attempt=self.attempt,
         )
+        beside.branches = self.branches
+        return beside
 
     def __repr__(self) -> str:
         return f"<Context of {self.task} in run {self.workflow_id}>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import assert_never
 
 from cano.errors import ConfigurationError
@@ -32,7 +33,10 @@ class Quorum:
 
 @dataclass(frozen=True, slots=True)
 class Percentage:
-    """A share of the branches has to succeed: `p` above 0 and up to 1, rounded up to whole branches."""
+    """A share of the branches has to succeed: `p` above 0 and up to 1, rounded up to whole branches.
+
+    `p` is the number as it is written: 0.07 of 100 branches are 7, not the 8 that binary fractions make of it.
+    """
 
     p: float
 
@@ -69,7 +73,7 @@ def needed(join: Join, total: int) -> int:
         case Quorum(n) | PartialResults(n):
             return n
         case Percentage(p):
-            return math.ceil(p * total)
+            return math.ceil(Fraction(repr(float(p))) * total)
         case other:
             assert_never(other)
 

@@ -194,7 +194,11 @@ class Member:
     """The guard of work in an asyncio task of its own, whose owner cancels it."""
 
     async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Await it. What it makes of being cancelled does not hide that it was."""
+        """Await it.
+
+        Raises:
+            CancelledError: the owner cancelled it, whatever error the operation made of that.
+        """
         try:
             return await operation
         except Exception as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from cano.clock import Duration, optional_seconds
-from cano.errors import CanoError, ConfigurationError, WorkflowError
+from cano.errors import CanoError, ConfigurationError, TaskExecutionError, WorkflowError
 from cano.task.crew import Crew, Outcome
 from cano.task.join import All, AnyOf, Join, PartialResults, PartialTimeout, Percentage, Quorum, decide, needed
 
@@ -119,14 +119,24 @@ async def fan_out(split: Split[Any], names: Sequence[str], bodies: Sequence[Call
             left = None if deadline is None else max(deadline - loop.time(), 0.0)
             done, _ = await asyncio.wait(working, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             for member in done:
-                outcome = member.result()
-                if outcome.error is not None and not isinstance(outcome.error, CanoError):
-                    raise outcome.error
-                results[working.pop(member)] = outcome
+                place = working.pop(member)
+                results[place] = _settled(names[place], member.result())
             expired = deadline is not None and loop.time() >= deadline
     if not verdict:
         raise _not_met(split.join, names, results, total, expired)
     return Branches(_result(name, results.get(place)) for place, name in enumerate(names))
+
+
+def _settled(name: str, outcome: Outcome) -> Outcome:
+    """How a branch that nobody cancelled ended: with a value, or with an error that the join counts."""
+    error = outcome.error
+    if isinstance(error, asyncio.CancelledError):
+        failure = TaskExecutionError(f"{name} cancelled its own asyncio task")
+        failure.__cause__ = error
+        return Outcome(None, failure)
+    if error is not None and not isinstance(error, CanoError):
+        raise error
+    return outcome
 
 
 def _verdict(join: Join, results: dict[int, Outcome], total: int, expired: bool) -> bool | None:

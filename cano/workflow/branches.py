@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from cano.context import RunData
 from cano.errors import CheckpointStoreError, TaskExecutionError
-from cano.recovery.codec import native
+from cano.recovery.codec import UNDECLARED, Codec, native
 from cano.task.split import Branches, BranchResult
+
+_JSON = Codec(UNDECLARED, what="the results of a split", remedy="", error=CheckpointStoreError)
 
 
 class BranchHost:
@@ -41,7 +41,7 @@ def dump_branches(branches: Branches) -> bytes:
             )
         error = None if result.error is None else result.error.message
         rows.append({"name": result.name, "value": result.value, "error": error, "cancelled": result.cancelled})
-    return orjson.dumps(rows, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
+    return bytes(_JSON.encode(rows))
 
 
 def load_branches(blob: bytes) -> Branches:
@@ -58,7 +58,7 @@ def load_branches(blob: bytes) -> Branches:
                 None if row["error"] is None else TaskExecutionError(row["error"]),
                 row["cancelled"],
             )
-            for row in orjson.loads(blob)
+            for row in _JSON.decode(blob)
         )
-    except (ValueError, KeyError, TypeError):
+    except (CheckpointStoreError, KeyError, TypeError):
         raise CheckpointStoreError("the stored results of a split are damaged; they were left as they are") from None

@@ -150,11 +150,16 @@ async def _undo_at_once(registered: Registration, ctx: Context[Any], output: Any
 
 
 async def run_split(run: Run, registered: Registration, ctx: Context[Any]) -> Any:
-    """Run the branches side by side; the state that follows sees what came of them."""
+    """Run the branches side by side; the state that follows sees what came of them.
+
+    Raises:
+        WorkflowError: the join was not met. TaskExecutionError: a value cannot be stored for the state that follows.
+    """
     split: Split[Any] = registered.task
     names = [f"{branch.name}[{place}]" for place, branch in enumerate(split.branches)]
     bodies = [partial(_branch, run, ctx, branch, name) for branch, name in zip(split.branches, names, strict=True)]
-    run.branches = await run.brake.expose(fan_out(split, names, bodies))
+    branches = await run.brake.expose(fan_out(split, names, bodies))
+    run.hand_over(branches, split.then)
     return split.then
 
 
@@ -168,7 +173,7 @@ async def _branch(run: Run, ctx: Context[Any], task: Any, name: str) -> Any:
     run.audience.tell("on_task_start", TaskEvent, task=name)
     try:
         value = await run_attempts(partial(call, task, own), ctx=own, hook=hook, rules=rules_of(task), guard=Member(), host=host)
-    except asyncio.CancelledError:
+    except (Halted, asyncio.CancelledError):
         run.audience.tell("on_task_failure", TaskFailed, task=name, error=TaskExecutionError(f"{name} was cancelled"))
         raise
     except CanoError as error:

@@ -44,6 +44,7 @@ class Run:
     task: str = ""
     saved: bytes | None = field(default=None, repr=False)
     branches: Branches | None = None
+    stored_branches: bytes | None = field(default=None, repr=False)
     completed: list[Completed] = field(default_factory=list)
 
     async def enter(self, state: Any, *, again: bool) -> Registration | None:
@@ -61,13 +62,20 @@ class Run:
         if registered is not None and registered.leaves_no_row:
             self.journal.pass_by()
             return registered
-        name, blob = ("", None) if registered is None else (registered.name, self._stored_branches())
+        name, blob = ("", None) if registered is None else (registered.name, self.stored_branches)
         await self.journal.enter(label, name, visit=self.visit, data=data, again=again, blob=blob)
         return registered
 
-    def _stored_branches(self) -> bytes | None:
-        """The results of the split before, as the row of the state that sees them holds them."""
-        return None if self.branches is None or self.store is None else dump_branches(self.branches)
+    def hand_over(self, branches: Branches, state: Any) -> None:
+        """Keep the results of a split for the state that follows, encoded too if that one's row is to hold them.
+
+        Raises:
+            TaskExecutionError: a value cannot be stored.
+        """
+        following = self.plan.states.get(self.plan.known(state) or "")
+        shown = following is not None and following.label not in self.plan.exits and not following.leaves_no_row
+        self.stored_branches = dump_branches(branches) if shown and self.store is not None else None
+        self.branches = branches
 
     def save(self) -> bytes | None:
         """Encode the run's data for a row, and keep that: it is what a failed attempt is taken back to.
@@ -103,7 +111,7 @@ class Run:
             token=self.token,
             data=self.data,
         )
-        ctx.branches, self.branches, self.task = self.branches, None, registered.name
+        ctx.branches, self.branches, self.stored_branches, self.task = self.branches, None, None, registered.name
         return ctx
 
     def written(self, row: CheckpointRow) -> None:

@@ -136,18 +136,17 @@ async def test_a_huge_wait_is_a_wait_that_is_stored_and_can_be_cancelled(moment:
 async def test_a_resume_waits_only_for_what_is_left_and_does_not_ask_again(tmp_path: Any) -> None:
     for store in (MemoryCheckpointStore(), SqliteCheckpointStore(tmp_path / "runs.db")):
         loop, token, recorder = asyncio.get_running_loop(), CancellationToken(), Recorder()
-        timer = Timer(0.4)
-        began = loop.time()
+        timer = Timer(0.8)
         running = asyncio.create_task(run(timer, store, token=token, observers=[recorder]))
         await until(lambda recorder=recorder: len(recorder.of("checkpoint")) == 2)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.6)
         token.cancel()
         with pytest.raises(WorkflowCancelledError):
             await running
         assert [row.kind for row in await store.load_run("r")] == [RowKind.STATE_ENTRY, RowKind.STEP_CURSOR]
-        again = Timer(3600)
+        again, began = Timer(3600), loop.time()
         assert await machine(again, store).resume_from("r") == "done"
-        assert 0.39 <= loop.time() - began < 0.58
+        assert loop.time() - began < 0.7
         assert (again.waits, again.went_on) == (0, 1)
     await store.close()  # type: ignore[union-attr]
 

@@ -353,6 +353,28 @@ async def test_an_error_of_the_source_comes_after_the_items_before_it(width: int
     assert probe.closed == []
 
 
+@pytest.mark.parametrize("width", [1, 4])
+async def test_a_flush_that_goes_on_beside_a_read_is_not_cut_when_that_read_fails(width: int) -> None:
+    flushing = asyncio.Event()
+
+    async def source(cursor: int | None) -> Any:
+        yield 1
+        await flushing.wait()
+        raise LookupError("gone")
+
+    async def flush(outputs: list[int]) -> None:
+        flushing.set()
+        await turns(10)
+
+    store = MemoryCheckpointStore()
+    probe = Probe(source, window=Window(seconds=0.01), flush=flush, max_in_flight=width)
+    with pytest.raises(TaskExecutionError) as caught:
+        await run(probe, store)
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert probe.flushed == [[1]]
+    assert await cursors(store) == ["1"]
+
+
 async def test_a_failing_item_before_a_failing_source_is_what_surfaces() -> None:
     async def source(cursor: int | None) -> Any:
         yield 1

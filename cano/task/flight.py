@@ -76,20 +76,15 @@ class _Patience(Member):
 
     def __init__(self, flight: Flight) -> None:
         self._flight = flight
-        self._delay: float | None = None
 
-    async def expose(self, operation: Any) -> Any:
-        if self._delay is None:
-            return await operation
-        operation.close()  # the sleep: ours can be ended
-        delay, self._delay = self._delay, None
-        return await self._flight.patience(delay)
+    async def pause(self, delay: float) -> None:
+        await self._flight.patience(delay)
 
     def restore(self) -> None:
         """Nothing to take back: the item works on a copy of `ctx.data`."""
 
     def retrying(self, attempt: int, delay: float, error: Exception) -> None:
-        self._delay = delay
+        """A wait follows."""
 
 
 class Flight:

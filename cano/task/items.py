@@ -31,19 +31,15 @@ class Retrying:
     """
 
     def __init__(self, brake: Brake, ctx: Context[Any], copy: Callable[[Any], Any]) -> None:
-        self._brake = brake
         self._ctx = ctx
         self._copy = copy
         self._saved = copy(ctx.data)
-        self._waiting = False
         self.leaked = brake.leaked
+        self.pause = brake.pause
 
     async def expose(self, operation: Any) -> Any:
-        """Await an attempt, or the wait that follows a failed one."""
-        if not self._waiting:
-            return await operation
-        self._waiting = False
-        return await self._brake.expose(operation)
+        """Await an attempt."""
+        return await operation
 
     def restore(self) -> None:
         """Take `ctx.data` back to what it was before the item."""
@@ -51,7 +47,6 @@ class Retrying:
 
     def retrying(self, attempt: int, delay: float, error: Exception) -> None:
         """A wait follows."""
-        self._waiting = True
 
 
 class ItemHandler:

@@ -212,6 +212,14 @@ class Brake:
         finally:
             self.settle()
 
+    async def pause(self, delay: float) -> None:
+        """Wait so many seconds, or until a stop.
+
+        Raises:
+            Halted: the run was stopped.
+        """
+        await self.expose(asyncio.sleep(delay))
+
     async def absorb(self) -> None:
         """The wait that was interrupted ended as if nothing were: take the request off the asyncio task if it is still
         to come.

@@ -38,6 +38,7 @@ class Journal:
         self._written: Callable[[CheckpointRow], None] | None = None
         self._transaction: Transaction | None = None
         self._pending: CheckpointRow | None = None
+        self._unsure: CheckpointRow | None = None
         self.sequence = sequence
         self.cursor_row = cursor_row
 
@@ -93,9 +94,9 @@ class Journal:
         """A state was entered that leaves no row: the cursor of the visit before it does not count for the next."""
         self.cursor_row = None
 
-    async def completed(self, state: str, task: str, blob: bytes, *, next_state: str, visit: int, data: bytes | None) -> int:
-        """Record that a compensatable step completed, with its output and its decision. Gives the row's sequence."""
-        return await self._note(RowKind.COMPENSATION, state, task, blob, next_state, visit, data)
+    async def completed(self, state: str, task: str, blob: bytes, *, next_state: str, visit: int, data: bytes | None) -> None:
+        """Record that a compensatable step completed, with its output and its decision."""
+        await self._note(RowKind.COMPENSATION, state, task, blob, next_state, visit, data)
 
     async def rollback_started(self, state: str, task: str, error: bytes, *, visit: int, data: bytes | None) -> None:
         """Record that the run only rolls back from here on, and why."""
@@ -114,10 +115,11 @@ class Journal:
         next_state: str | None,
         visit: int,
         data: bytes | None,
-    ) -> int:
-        sequence = self.sequence
+    ) -> None:
+        if self._unsure is not None:
+            await self._find_out(self._unsure)
         row = CheckpointRow(
-            sequence,
+            self.sequence,
             kind,
             state,
             task,
@@ -128,7 +130,17 @@ class Journal:
             workflow_version=self._version,
         )
         await self._append(row)
-        return sequence
+
+    async def _find_out(self, row: CheckpointRow) -> None:
+        """An append was cut off or failed, and the run goes on to roll back: see whether the row is there all the same."""
+        store: Any = self._store
+        try:
+            rows: list[CheckpointRow] = await store.load_run(self._workflow_id)
+        except (asyncio.CancelledError, Exception) as error:
+            raise store_failure("load a run", error) from error
+        self._unsure = None
+        if row in rows:
+            self._advance(row)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
@@ -144,7 +156,7 @@ class Journal:
                     failed = True
                     raise
         except BaseException as error:
-            self._pending = None
+            self._unsure, self._pending = self._pending or self._unsure, None
             if failed or not isinstance(error, Exception | asyncio.CancelledError):
                 raise
             raise store_failure("commit", error) from error.__cause__
@@ -179,6 +191,7 @@ class Journal:
         except CheckpointConflictError as error:
             raise self._conflict(row) from error
         except (asyncio.CancelledError, Exception) as error:
+            self._unsure = row
             raise store_failure("append a row", error) from error
         if self._transaction is not None:
             self._pending = row

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from cano.errors import CheckpointStoreError
 from cano.recovery.checkpoint import CheckpointRow, RowKind
@@ -12,13 +13,16 @@ from cano.recovery.checkpoint import CheckpointRow, RowKind
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A compensatable step that completed and was not compensated since: its row's `sequence`, and its output."""
+    """A compensatable step that completed and was not compensated since: the `sequence` that its row has, or would have
+    if it could have been written, and its output, encoded, or as it is (`value`) if it could not be.
+    """
 
-    sequence: int | None
+    sequence: int
     state: str
     task: str
     visit: int
-    output: bytes
+    output: bytes | None
+    value: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def replay(workflow_id: str, rows: Sequence[CheckpointRow]) -> ResumePoint | Non
         path=tuple(state for visit, state in visits.items() if visit != last.visit),
         branches=next((row.blob for row in ordered if row.kind is RowKind.STATE_ENTRY and row.visit == last.visit), None),
         completed=_completed(workflow_id, ordered),
-        rollback=next((row.blob for row in ordered if row.kind is RowKind.ROLLBACK_STARTED), None),
+        rollback=_rollback(workflow_id, ordered),
     )
 
 
@@ -120,6 +124,15 @@ def _sound(row: CheckpointRow) -> bool:
         and isinstance(row.blob, bytes | None)
         and isinstance(row.data, bytes | None)
     )
+
+
+def _rollback(workflow_id: str, rows: Sequence[CheckpointRow]) -> bytes | None:
+    for row in rows:
+        if row.kind is RowKind.ROLLBACK_STARTED:
+            if row.blob is None:
+                raise CheckpointStoreError(f"the log of run {workflow_id!r} is damaged: row {row.sequence} has no error")
+            return row.blob
+    return None
 
 
 def _completed(workflow_id: str, rows: Sequence[CheckpointRow]) -> tuple[Completed, ...]:

@@ -86,8 +86,7 @@ class _Patience(Retrying):
         self._flight = flight
         self.leaked = Member().leaked
 
-    async def rest(self, sleep: Any, delay: float) -> None:
-        sleep.close()  # ours can be ended
+    async def pause(self, delay: float) -> None:
         await self._flight.patience(delay)
 
 

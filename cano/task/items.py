@@ -47,27 +47,23 @@ class Retrying:
     """
 
     def __init__(self, brake: Brake, ctx: Context[Any], copy: Callable[[Any], Any]) -> None:
-        self._brake = brake
         self._ctx = ctx
         self._copy = copy
+        self._brake = brake
         self._saved = surely(copy, ctx.data)
-        self._delay: float | None = None
         self.leaked: Callable[[], bool] = brake.leaked
 
     async def expose(self, operation: Any) -> Any:
-        """Await an attempt, or the wait that follows a failed one."""
-        if self._delay is None:
-            return await operation
-        delay, self._delay = self._delay, None
-        return await self.rest(operation, delay)
+        """Await an attempt."""
+        return await operation
 
-    async def rest(self, sleep: Any, delay: float) -> None:
+    async def pause(self, delay: float) -> None:
         """Wait between two attempts.
 
         Raises:
             Halted: the run was stopped.
         """
-        await self._brake.expose(sleep)
+        await self._brake.pause(delay)
 
     def restore(self) -> None:
         """Take `ctx.data` back to what it was before the item."""
@@ -75,7 +71,6 @@ class Retrying:
 
     def retrying(self, attempt: int, delay: float, error: Exception) -> None:
         """A wait follows."""
-        self._delay = delay
 
 
 GuardOf = Callable[[Brake, Context[Any], Callable[[Any], Any]], Retrying]

@@ -174,16 +174,23 @@ class Guard(Protocol):
         """Await an operation that may be interrupted."""
         ...
 
+    async def pause(self, delay: float) -> None:
+        """Wait between two attempts. Nothing is in hand, so a stop ends it at once."""
+        ...
+
     def leaked(self) -> bool:
         """Whether a CancelledError that just surfaced was let out by user code."""
         ...
 
 
 class Sheltered:
-    """The guard of work that neither a cancel nor a total timeout interrupts: only an aborted drain does."""
+    """The guard of work that neither a cancel nor a total timeout interrupts: only an aborted drain does. They end the
+    waits between attempts.
+    """
 
     def __init__(self, brake: Brake) -> None:
         self.leaked: Callable[[], bool] = brake.leaked
+        self.pause = brake.pause
 
     async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
         """Await it."""
@@ -205,6 +212,10 @@ class Member:
             if not self.leaked():
                 raise asyncio.CancelledError from error
             raise
+
+    async def pause(self, delay: float) -> None:
+        """Wait."""
+        await self.expose(asyncio.sleep(delay))
 
     def leaked(self) -> bool:
         """Whether nobody cancelled this asyncio task."""
@@ -259,7 +270,7 @@ async def run_attempts(
             if delay is None:
                 raise failure if final else _last(failure, cause, ctx.task, hook, failed)
             host.retrying(failed, delay, cause)  # type: ignore[arg-type]  # a delay means it is an Exception
-            await guard.expose(asyncio.sleep(delay))
+            await guard.pause(delay)
     finally:
         if watchdog is not None:
             watchdog.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -14,8 +15,6 @@ from cano.context import Context
 from cano.errors import (
     CanoError,
     CheckpointStoreError,
-    CompensationFailedError,
-    RunFencedError,
     TaskExecutionError,
     WorkflowCancelledError,
     WorkflowTimeoutError,
@@ -110,7 +109,7 @@ async def run_timer(run: Run, registered: Registration, ctx: Context[Any], deadl
 
 async def run_compensatable(run: Run, registered: Registration, ctx: Context[Any]) -> Any:
     """Do a step that can be undone: neither a cancel nor the total timeout cuts it, and its output and decision are
-    one row.
+    one row. Once it is done it is among the completed ones, whatever goes wrong with that row.
     """
     task: CompensatableTask[Any, Any] = registered.task
     pair = await run_plain(run, registered, ctx, Sheltered(run.brake))
@@ -118,35 +117,15 @@ async def run_compensatable(run: Run, registered: Registration, ctx: Context[Any
         raise TaskExecutionError(f"run of {task.name} must return a pair (state, output), not a {type(pair).__name__}")
     state, output = pair
     assert registered.codec is not None
+    step = Completed(run.journal.sequence, registered.label, registered.name, run.visit, None, output)
     try:
         blob = registered.codec.encode(output)
-    except CanoError as error:
-        await _undo_at_once(registered, ctx, output, error)
-        raise
-    step = Completed(None, registered.label, registered.name, run.visit, bytes(blob))
-    try:
+        step = replace(step, output=bytes(blob), value=None)
         label = run.plan.next_label(state, registered.name)
-        sequence = await run.journal.completed(
-            registered.label, registered.name, blob, next_state=label, visit=run.visit, data=run.save()
-        )
-    except RunFencedError:
-        raise
-    except CanoError:
-        run.completed.append(step)  # it is done, though nothing tells: undo it with the others
-        raise
-    run.completed.append(Completed(sequence, step.state, step.task, step.visit, step.output))
+        await run.journal.completed(registered.label, registered.name, blob, next_state=label, visit=run.visit, data=run.save())
+    finally:
+        run.completed.append(step)
     return state
-
-
-async def _undo_at_once(registered: Registration, ctx: Context[Any], output: Any, error: CanoError) -> None:
-    """The step is done and its output cannot be kept: undo it now, with the very output."""
-    try:
-        await registered.task.compensate(ctx, output)
-    except Exception as second:
-        error.locate(ctx.state, ctx.attempt, ())
-        raise CompensationFailedError(
-            f"{registered.name} could not be undone: {type(second).__name__}", errors=(error, second)
-        ) from second
 
 
 async def run_split(run: Run, registered: Registration, ctx: Context[Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -14,6 +14,7 @@ from cano.clock import Turn
 from cano.errors import (
     CanoError,
     CheckpointStoreError,
+    RunFencedError,
     TaskExecutionError,
     WorkflowCancelledError,
     WorkflowTimeoutError,
@@ -24,6 +25,8 @@ from cano.workflow import rollback
 from cano.workflow.dispatch import dispatch
 from cano.workflow.resume import Start, find_start
 from cano.workflow.run import Run
+
+Expose = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 
 _log = logging.getLogger("cano")
 
@@ -63,19 +66,36 @@ async def live(run: Run, request: Request) -> Any:
 
 
 async def _live(run: Run, request: Request) -> Any:
-    brake = run.brake
     async with AsyncExitStack() as stack:
         claim = getattr(run.store, "claim", None)  # what `Claiming` offers; asking with isinstance takes a third of a run
         if claim is not None:
-            await brake.expose(_claimed(stack, claim, run.workflow_id))
-        start = await brake.expose(find_start(run, request.initial, request.resume, request.if_exists))
-        await run.resources.acquire(brake.expose)
+            await _ready(run, lambda expose: expose(_claimed(stack, claim, run.workflow_id)))
+        start: Start = await _ready(
+            run, lambda expose: expose(find_start(run, request.initial, request.resume, request.if_exists))
+        )
+        await _ready(run, run.resources.acquire)
         try:
             run.budget.start()
             return await _drive(run, start)
         finally:
             run.budget.stop()
             await _put_away(run)
+
+
+async def _ready(run: Run, part: Callable[[Expose], Awaitable[Any]]) -> Any:
+    """Do a part of getting ready; a stop ends it, unless the token asks that what the log holds is rolled back: that takes
+    all of them.
+    """
+    try:
+        return await part(run.brake.expose)
+    except Halted:
+        if run.store is None or not run.token.rollback:
+            raise
+        return await part(_unexposed)
+
+
+async def _unexposed(operation: Coroutine[Any, Any, Any]) -> Any:
+    return await operation
 
 
 async def _claimed(stack: AsyncExitStack, claim: Callable[[str], Any], workflow_id: str) -> None:
@@ -120,7 +140,11 @@ async def _drive(run: Run, start: Start) -> Any:
 
 async def _undone(run: Run, original: CanoError, *, again: bool = False) -> NoReturn:
     """Roll back, and raise what that gives. A clean rollback has no use for its log any more."""
-    failure = await rollback.roll_back(run, original, again=again)
+    try:
+        failure = await rollback.roll_back(run, original, again=again)
+    except RunFencedError as fenced:
+        fenced.locate(original.state, original.attempt or 1, original.path)
+        raise
     if failure is original:
         await _complete(run)
     failure.locate(original.state, original.attempt or 1, original.path)

@@ -76,8 +76,9 @@ def _at(run: Run, point: ResumePoint) -> Start:
     run.journal.cursor_row = point.cursor_row
     run.saved = point.data
     run.completed = list(point.completed)
+    run.state = state
     if point.rollback is not None:
-        run.state = run.audience.state = state
+        run.audience.state = state
         return Start(state, sequence=point.sequence, original=load_error(run, point.rollback))
     if point.branches is not None:
         run.branches = load_branches(point.branches)

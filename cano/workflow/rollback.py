@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 from typing import Any
-
-import orjson
 
 import cano.errors as tree
 from cano.brake import Halt
@@ -47,46 +47,77 @@ async def roll_back(run: Run, original: CanoError, *, again: bool = False) -> Ca
     `again` when a resume goes on with a rollback that is on record. Each step's row follows its compensation, so a
     crash in between compensates that step again.
 
+    Nothing is undone before it is on record that the run only rolls back from here on: a resume would go forward from
+    steps that were undone.
+
     Raises:
         RunFencedError: somebody else has taken over; nothing more is undone.
     """
     run.brake.shelter()
     try:
-        return await _roll_back(run, original, again)
+        run.restore()
+        run.branches = None
+        if not again and (failure := await _begin(run, original)) is not None:
+            return _failed(original, [failure], "nothing was undone, for that could not be recorded; resume_from goes forward")
+        errors = await _undo_all(run)
     finally:
         run.brake.expose_again()
+    if not errors:
+        return original
+    return _failed(original, errors, "the log is kept, resume_from tries them again" if run.store is not None else "")
 
 
-async def _roll_back(run: Run, original: CanoError, again: bool) -> CanoError:
+async def _begin(run: Run, original: CanoError) -> CheckpointStoreError | None:
+    """Record that the run only rolls back from here on; what went wrong with that."""
+    label = run.plan.known(run.state) or ""
+    try:
+        await run.journal.rollback_started(label, "", dump_error(run, original), visit=run.visit, data=run.saved)
+    except RunFencedError:
+        raise
+    except CheckpointStoreError as error:
+        return error
+    return None
+
+
+def _failed(original: CanoError, errors: Sequence[CanoError], what_now: str) -> CompensationFailedError:
+    message = f"the rollback after {type(original).__name__} had {len(errors)} failures: "
+    message += ", ".join(dict.fromkeys(type(error).__name__ for error in errors))
+    return CompensationFailedError(f"{message}; {what_now}" if what_now else message, errors=(original, *errors))
+
+
+async def _undo_all(run: Run) -> list[CanoError]:
+    """Undo the completed steps, each followed by its row; what went wrong."""
     loop = asyncio.get_running_loop()
     deadline = None if run.compensation_timeout is None else loop.time() + run.compensation_timeout
+    recorded = run.journal.sequence - 1  # steps from here on have no row
     errors: list[CanoError] = []
-    if not again:
-        label = run.plan.known(run.state) or ""
-        await _record(errors, run.journal.rollback_started(label, "", dump_error(run, original), visit=run.visit, data=run.saved))
     while run.completed:
         step = run.completed.pop()
         failures = await _undo(run, step, None if deadline is None else deadline - loop.time())
         errors += failures
         run.audience.tell("on_compensation", Compensated, task=step.task, error=failures[0] if failures else None)
-        if not failures and step.sequence is not None:
-            await _record(errors, run.journal.compensated(step.state, step.task, step.sequence, visit=step.visit, data=run.saved))
-    if not errors:
-        return original
-    return CompensationFailedError(
-        f"{len(errors)} compensations failed after {type(original).__name__}; the log is kept, resume_from tries them again"
-        if run.store is not None
-        else f"{len(errors)} compensations failed after {type(original).__name__}",
-        errors=(original, *errors),
-    )
+        if step.sequence < recorded:
+            if not failures:
+                await _record(run, step, errors)
+        elif failures and run.store is not None and not any(isinstance(error, OrphanedCompensationError) for error in failures):
+            errors.append(
+                _orphaned(step, step.value if step.output is None else step.output, "it is in no log, so do it by hand")
+            )
+    return errors
 
 
-async def _record(errors: list[CanoError], append: Any) -> None:
-    """Append a row of the rollback. A store that fails does not stop it: what cannot be recorded is undone all the
-    same.
+async def _record(run: Run, step: Completed, errors: list[CanoError]) -> None:
+    """Append the row of a compensated step. If that fails the step is compensated again by a resume, and the rest are
+    undone all the same.
     """
     try:
-        await append
+        data = run.save()
+    except CanoError as error:
+        errors.append(error)
+        run.restore()
+        data = run.saved
+    try:
+        await run.journal.compensated(step.state, step.task, step.sequence, visit=step.visit, data=data)
     except RunFencedError:
         raise
     except CheckpointStoreError as error:
@@ -100,7 +131,7 @@ async def _undo(run: Run, step: Completed, left: float | None) -> list[CanoError
         return [_orphaned(step, step.output, "nothing compensatable is registered for its state")]
     assert registered.codec is not None
     try:
-        output = registered.codec.decode(step.output)
+        output = step.value if step.output is None else registered.codec.decode(step.output)
     except CanoError as error:
         return [error]
     if left is not None and left <= 0:
@@ -118,11 +149,14 @@ async def _undo(run: Run, step: Completed, left: float | None) -> list[CanoError
             guard=Sheltered(run.brake),
             host=run,
         )
-    except AttemptTimeoutError as error:
-        return [error, _orphaned(step, output, "compensation_timeout cut it off")] if cut else [error]
     except CanoError as error:
-        return [error]
+        error.locate(registered.state, 1, run.path)
+        return [error, _orphaned(step, output, "compensation_timeout cut it off")] if cut and _expired(error) else [error]
     return []
+
+
+def _expired(error: CanoError) -> bool:
+    return isinstance(error, AttemptTimeoutError)
 
 
 def _orphaned(step: Completed, output: Any, why: str) -> OrphanedCompensationError:
@@ -131,10 +165,17 @@ def _orphaned(step: Completed, output: Any, why: str) -> OrphanedCompensationErr
 
 def dump_error(run: Run, error: CanoError) -> bytes:
     """The original error as the log keeps it: its class, its message (which holds no user's value) and its place."""
+    known = next(kind for kind in type(error).__mro__ if kind is _KINDS.get(kind.__name__))
     fields = {name: value for name, value in vars(error).items() if name not in ("state", "path", "message") and _plain(value)}
-    path = [run.plan.known(state) for state in error.path]
-    place = {"state": run.plan.known(error.state), "path": path}
-    return orjson.dumps({"kind": type(error).__name__, "message": error.message, "fields": fields, **place})
+    stored = {
+        "kind": known.__name__,
+        "category": error.category,
+        "message": error.message,
+        "fields": fields,
+        "state": run.plan.known(error.state) or run.plan.known(run.state),
+        "path": [run.plan.known(state) for state in error.path],
+    }
+    return json.dumps(stored).encode()
 
 
 def _plain(value: Any) -> bool:
@@ -142,15 +183,18 @@ def _plain(value: Any) -> bool:
 
 
 def load_error(run: Run, blob: bytes) -> CanoError:
-    """The original error of a rollback on record. What caused it is gone.
+    """The original error of a rollback on record: of its class, or of the nearest of ours if that was a user's own. What
+    caused it is gone.
 
     Raises:
         CheckpointStoreError: the bytes are damaged.
     """
     try:
-        stored = orjson.loads(blob)
+        stored = json.loads(blob)
         error: CanoError = _KINDS.get(stored["kind"], TaskExecutionError)(stored["message"])
         vars(error).update(stored["fields"])
+        if error.category != stored["category"]:
+            vars(error)["category"] = stored["category"]
         error.state = run.plan.find(stored["state"] or "")
         error.path = tuple(run.plan.find(label or "") for label in stored["path"])
         return error

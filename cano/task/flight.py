@@ -102,6 +102,7 @@ class Flight:
         self._draining = asyncio.Event()
         self._workers: list[asyncio.Task[Any]] = []
         self._released = False
+        self._gave_up = False
         self._crash: BaseException | None = None
         self._clock = asyncio.get_running_loop().time
         self._rested = self._clock()
@@ -118,6 +119,8 @@ class Flight:
             TakenOver: the item is in flight; it has no output yet.
             Fatal: a flush failed meanwhile, or an item before this one.
         """
+        if self._gave_up:  # an item before this one is left for a resume, and so is this one
+            raise TakenOver
         entry = _Entry(item)
         self._entries.append(entry)
         self._todo.put_nowait(entry)
@@ -191,6 +194,7 @@ class Flight:
                 break
             if isinstance(entries[0].error, Halted) and all(entry.done for entry in entries):
                 entries.clear()
+                self._gave_up = True
             elif draining:
                 await self._progress.wait()
             else:

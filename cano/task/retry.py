@@ -66,6 +66,9 @@ class FixedRetry:
         object.__setattr__(self, "retries", count(retries, "FixedRetry(retries=...)"))
         object.__setattr__(self, "wait", min(seconds(delay, "FixedRetry(delay=...)"), LONGEST))
 
+    def __repr__(self) -> str:
+        return f"FixedRetry(retries={self.retries}, delay={self.wait})"
+
     def delay(self, failed: int) -> float | None:
         """How many seconds to wait after the `failed`-th attempt (1-based); None if there is no other attempt."""
         return self.wait if failed <= self.retries else None

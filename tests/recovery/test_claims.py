@@ -105,6 +105,7 @@ def test_a_claim_is_exclusive_between_processes_and_ends_with_its_block(path: Pa
         words = [each.hear() for each in started]
         assert sorted(words) == ["held", "refused", "refused"]
         assert asyncio.run(held(SqliteCheckpointStore(path)))
+        assert not asyncio.run(held(SqliteCheckpointStore(path), "another run"))
         holder = started[words.index("held")]
         holder.tell()
         assert holder.hear() == "released"

@@ -509,6 +509,7 @@ store = SqliteCheckpointStore(sys.argv[1])
 loop = asyncio.new_event_loop()
 loop.run_until_complete(store.append("r", entry(0)))
 if os.fork() == 0:
+    loop.run_until_complete(asyncio.wait_for(store.close(), 5))
     try:
         loop.run_until_complete(asyncio.wait_for(store.append("r", entry(1)), 5))
     except CheckpointStoreError as error:

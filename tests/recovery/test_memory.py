@@ -54,7 +54,7 @@ def test_many_threads_with_loops_of_their_own_lose_nothing_and_one_of_them_wins(
     store, won = MemoryCheckpointStore(), []
 
     async def work(number: int) -> None:
-        for sequence in range(100):
+        for sequence in range(600):
             await store.append(f"own {number}", cursor(sequence, replaces=sequence - 1))
             try:
                 await store.append("contested", entry(sequence, f"thread {number}"))
@@ -64,7 +64,7 @@ def test_many_threads_with_loops_of_their_own_lose_nothing_and_one_of_them_wins(
 
     in_threads(8, lambda number: asyncio.run(work(number)))
     for number in range(8):
-        assert asyncio.run(store.load_run(f"own {number}")) == [cursor(99)]
+        assert asyncio.run(store.load_run(f"own {number}")) == [cursor(599)]
     log = asyncio.run(store.load_run("contested"))
     assert [row.sequence for row in log] == sorted(won) == list(range(len(won)))
 

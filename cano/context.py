@@ -79,7 +79,7 @@ class Context(Generic[DataT]):
 
     def sibling(self, task: str | None = None, data: RunData[DataT] | None = None) -> Context[DataT]:
         """A context for work beside this one: of the same visit, with its own attempt, and its own name and data if given."""
-        return Context(
+        sibling: Context[DataT] = Context(
             resources=self.resources,
             workflow_id=self.workflow_id,
             state=self.state,
@@ -88,6 +88,8 @@ class Context(Generic[DataT]):
             data=data or self._data,
             attempt=self.attempt,
         )
+        sibling.branches = self.branches
+        return sibling
 
     def __repr__(self) -> str:
         return f"<Context of {self.task} in run {self.workflow_id}>"

@@ -8,8 +8,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Self
 
-from cano.cancel import outlast
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -24,23 +22,29 @@ class Outcome:
 class Crew:
     """Members work beside one another, each in a copy of the context variables. When the block ends, those still at
     work are cancelled and awaited.
+
+    Cancellation: the end of the block waits for them whatever arrives. The first cancel does not disturb what they do
+    to end, each further one cancels them again.
     """
 
     def __init__(self) -> None:
-        self._members: list[asyncio.Task[Outcome]] = []
+        self._members: dict[asyncio.Task[Outcome], None] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        for member in self._members:
-            member.cancel()
+        left = list(self._members)
+        again = isinstance(exc_info[1], asyncio.CancelledError)
         cancelled: asyncio.CancelledError | None = None
-        for member in self._members:
+        _cancel(left)
+        while left := [member for member in left if not member.done()]:
             try:
-                await outlast(member)
+                await asyncio.wait(left)
             except asyncio.CancelledError as error:
-                cancelled = error
+                if again:
+                    _cancel(left)
+                cancelled, again = error, True
         if cancelled is not None and exc_info[0] is None:
             raise cancelled
 
@@ -48,8 +52,14 @@ class Crew:
         """Add a member."""
         variables = contextvars.copy_context()
         member = asyncio.get_running_loop().create_task(_contained(work), name="cano-member", context=variables)
-        self._members.append(member)
+        self._members[member] = None
+        member.add_done_callback(self._members.pop)
         return member
+
+
+def _cancel(members: list[asyncio.Task[Outcome]]) -> None:
+    for member in members:
+        member.cancel()
 
 
 async def _contained(work: Coroutine[Any, Any, Any]) -> Outcome:

@@ -75,7 +75,7 @@ async def test_a_timer_waits_once_and_never_too_short(moment: Any, durable: bool
         datetime.min.replace(tzinfo=UTC),
         datetime.min.replace(tzinfo=EAST),
     ],
-    ids=str,
+    ids=["0", "0.0", "timedelta", "1999", "the first", "before the first"],
 )
 async def test_what_is_past_waits_for_nothing(moment: Any) -> None:
     timer = Timer(moment)

@@ -70,8 +70,13 @@ async def run_stepped(run: Run, registered: Registration, ctx: Context[Any], cur
     codec, rules = registered.codec, rules_of(task)
     turn, left = Turn(asyncio.get_running_loop().time), 1
     assert codec is not None
+    blob = None if cursor is None else codec.encode(cursor)
+
+    async def step() -> Any:  # an attempt may have changed the cursor it was given
+        return await task.step(ctx, None if blob is None else codec.decode(blob))
+
     while True:
-        answer = await run_attempts(partial(task.step, ctx, cursor), ctx=ctx, hook="step", rules=rules, guard=run.brake, host=run)
+        answer = await run_attempts(step, ctx=ctx, hook="step", rules=rules, guard=run.brake, host=run)
         if isinstance(answer, Done):
             return answer.state
         if not isinstance(answer, More):
@@ -80,7 +85,6 @@ async def run_stepped(run: Run, registered: Registration, ctx: Context[Any], cur
             )
         blob = codec.encode(answer.cursor)
         await run.journal.cursor(registered.label, registered.name, blob, next_state=None, visit=run.visit, data=run.save())
-        cursor = codec.decode(blob)
         left -= 1
         if not left:
             left = await turn.give()

@@ -340,7 +340,7 @@ async def test_a_stop_ends_an_attempt_and_a_backoff_at_once(how: str, where: str
     elif how == "task.cancel()":
         running.cancel()
     took, error = await elapsed(running)
-    assert took < 0.5
+    assert took < 2
     assert task.attempts == [1]
     expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
     assert type(error) is expected[how]
@@ -363,7 +363,7 @@ async def test_an_attempt_that_makes_an_error_of_its_cancel_is_not_repeated() ->
     took, error = await elapsed(running)
     assert isinstance(error, WorkflowCancelledError)
     assert isinstance(error.__cause__, ValueError)
-    assert took < 0.5
+    assert took < 2
     assert task.attempts == [1]
 
 
@@ -385,7 +385,7 @@ async def test_a_losing_branch_that_makes_an_error_of_its_cancel_is_not_repeated
     took, error = await elapsed(flow.orchestrate("work"))
     assert isinstance(error, CanoError)
     assert isinstance(error.__cause__, DoNotRetry)
-    assert took < 0.5
+    assert took < 2
     assert stubborn.attempts == [1]
 
 

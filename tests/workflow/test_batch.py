@@ -380,7 +380,7 @@ async def test_an_attempt_timeout_bounds_the_whole_and_leaves_no_item_at_work() 
     took, error = await elapsed(run(batch))
     assert isinstance(error, RetryExhaustedError)
     assert isinstance(error.__cause__, AttemptTimeoutError)
-    assert took < 1
+    assert took < 2
     assert (batch.loads, batch.now, batch.calls) == (2, 0, [0, 1, 2, 0, 1, 2])
 
 
@@ -414,7 +414,7 @@ async def test_a_stop_cancels_every_item_at_once(how: str, where: str) -> None:
     took, error = await elapsed(running)
     expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
     assert type(error) is expected[how]
-    assert took < 0.5
+    assert took < 2
     assert (batch.loads, batch.now, len(batch.calls), batch.outcomes) == (1, 0, 0 if where == "load" else 5, [])
 
 
@@ -445,7 +445,7 @@ async def test_an_item_that_makes_something_else_of_its_cancel_is_followed_by_no
     token.cancel()
     took, error = await elapsed(running)
     assert isinstance(error, WorkflowCancelledError)
-    assert took < 0.5
+    assert took < 2
     assert (batch.calls, batch.outcomes) == ([0, 1], [])
 
 
@@ -467,7 +467,7 @@ async def test_an_aborted_drain_cancels_a_stubborn_item_again() -> None:
     token.abort()
     took, error = await elapsed(running)
     assert isinstance(error, WorkflowCancelledError)
-    assert took < 0.5
+    assert took < 2
     assert len(strikes) == 2
 
 

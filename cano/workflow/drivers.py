@@ -218,16 +218,12 @@ _STOPS = (WorkflowCancelledError, WorkflowTimeoutError)
 
 def _inner_failure(run: Run, sub: SubWorkflow, error: BaseException) -> BaseException:
     """What an error of an inner run is for the outer one: the same, further along the path, if it tells of the inner
-    run's work; a failure of the task if it tells of the inner run itself, unless this run is being stopped.
+    run's work; a failure of the task if it tells of the inner run itself.
     """
     if isinstance(error, asyncio.CancelledError):
         if not isinstance(error.__cause__, CanoError) or isinstance(error.__cause__, _STOPS):
             return error
         error = error.__cause__
-    if isinstance(error, WorkflowCancelledError) and run.brake.on:
-        halted = Halted()
-        halted.__cause__ = error
-        return halted
     if isinstance(error, CanoError) and not isinstance(error, (*_STOPS, CheckpointStoreError)):
         error.path = (*run.path, *error.path)
         return error

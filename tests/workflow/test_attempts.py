@@ -252,6 +252,22 @@ async def test_each_attempt_has_a_timeout_of_its_own() -> None:
     assert 0.04 <= took < 2
 
 
+async def test_a_timeout_leaves_no_request_to_cancel_behind() -> None:
+    seen: list[Any] = []
+
+    async def after(ctx: Any) -> str:
+        current = asyncio.current_task()
+        assert current is not None
+        seen.append(current.cancelling())
+        async with asyncio.TaskGroup():
+            pass
+        raise asyncio.CancelledError
+
+    error = await failure(Scripted(for_ever, after, config=TaskConfig(retry=FixedRetry(2, 0), attempt_timeout=0.05)))
+    assert seen == [0]
+    assert isinstance(error.__cause__, asyncio.CancelledError)
+
+
 async def test_attempts_that_all_time_out_are_exhausted_and_say_so() -> None:
     task = Scripted(for_ever, config=TaskConfig(retry=FixedRetry(1, 0), attempt_timeout=0.01))
     error = await failure(task)

@@ -412,6 +412,26 @@ async def test_a_completed_inner_run_is_not_done_again_by_a_resume() -> None:
     assert await inside.list_runs() == []
 
 
+async def test_nor_by_a_resume_after_a_crash_in_a_router_that_follows() -> None:
+    class Dies(RouterTask[str]):
+        died = False
+
+        async def route(self, ctx: Any) -> str:
+            if not self.died:
+                self.died = True
+                raise Crash
+            return "done"
+
+    inside, store, steps = MemoryCheckpointStore(), MemoryCheckpointStore(), Steps(3)
+    sub = SubWorkflow(inner(steps, inside), "deep", exits={"good": "decide", "bad": "decide"})
+    flow = outer(sub, store).register("decide", Dies())
+    with pytest.raises(Crash):
+        await flow.orchestrate("work", workflow_id="r")
+    assert await flow.resume_from("r") == "done"
+    assert steps.calls == [None, 1, 2, 3]
+    assert await inside.list_runs() == []
+
+
 async def test_a_fresh_outer_run_does_not_go_on_with_an_old_inner_one() -> None:
     """BR-43."""
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from cano.context import Context
 from cano.errors import CanoError, ConfigurationError, TaskExecutionError
 from cano.task.config import TaskConfig
 from cano.task.crew import Crew
-from cano.task.retry import Member, NoRetry, RetryPolicy, Rules, check_retry, run_attempts
+from cano.task.crew import Outcome as Ended
+from cano.task.retry import Member, NoRetry, RetryPolicy, Rules, check_retry, raised_by, run_attempts
 from cano.task.task import Hooks, Named
 
 StateT = TypeVar("StateT")
@@ -88,16 +90,20 @@ async def work_off(task: BatchTask[Any, Any, Any], ctx: Context[Any]) -> Any:
     outcomes: list[Any] = [None] * len(items)
     ahead = iter(enumerate(items))
     rules = Rules(task.item_retry, lambda error: True, None)
+    working: dict[asyncio.Task[Ended], int] = {}
 
     async with Crew() as crew:
-        hands = min(max(task.concurrency, 1), len(items))
-        workers = [crew.start(_worker(task, ctx, ahead, outcomes, rules)) for _ in range(hands)]
-        while workers:
-            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-            for worker in done:
-                workers.remove(worker)
-                if (error := worker.result().error) is not None:
-                    raise error
+        while True:
+            for place, item in islice(ahead, max(task.concurrency, 1) - len(working)):
+                working[crew.start(_processed(task, ctx, item, rules))] = place
+            if not working:
+                break
+            done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+            for member in done:
+                outcome = member.result()
+                if outcome.error is not None:
+                    raise outcome.error
+                outcomes[working.pop(member)] = outcome.value
     return await task.finish(ctx, outcomes)
 
 
@@ -109,26 +115,17 @@ async def _listed(task: BatchTask[Any, Any, Any], loaded: Any) -> list[Any]:
     return list(loaded)
 
 
-async def _worker(
-    task: BatchTask[Any, Any, Any], ctx: Context[Any], ahead: Iterator[tuple[int, Any]], outcomes: list[Any], rules: Rules
-) -> None:
-    for place, item in ahead:
-        own = ctx.sibling()
-        try:
-            output = await run_attempts(
-                partial(task.process_item, own, item),
-                ctx=own,
-                hook="process_item",
-                rules=rules,
-                guard=Member(),
-                host=_NoData(),
-            )
-            outcomes[place] = Ok(output)
-        except CanoError as error:
-            cause = error.__cause__
-            if cause is not None and not isinstance(cause, Exception):
-                raise  # a leaked CancelledError: never an outcome
-            outcomes[place] = Err(cause if isinstance(cause, Exception) else error)
+async def _processed(task: BatchTask[Any, Any, Any], ctx: Context[Any], item: Any, rules: Rules) -> Ok[Any] | Err:
+    """What comes of one item, in an asyncio task and with context variables of its own."""
+    own = ctx.sibling()
+    body = partial(task.process_item, own, item)
+    try:
+        return Ok(await run_attempts(body, ctx=own, hook="process_item", rules=rules, guard=Member(), host=_NoData()))
+    except CanoError as error:
+        raised = raised_by(error)
+        if not isinstance(raised, Exception):
+            raise  # a leaked CancelledError: never an outcome
+        return Err(raised)
 
 
 class _NoData:

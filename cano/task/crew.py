@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 
@@ -30,7 +31,8 @@ class Crew:
     """
 
     def __init__(self) -> None:
-        self._members: list[asyncio.Task[Outcome]] = []
+        self._members: dict[asyncio.Task[Outcome], None] = {}
+        self._crash: BaseException | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -38,39 +40,41 @@ class Crew:
     async def __aexit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         cancelled: asyncio.CancelledError | None = None
         passing_on = kind is not None and issubclass(kind, asyncio.CancelledError)
-        self._cancel()
-        for member in self._members:
-            while not member.done():
-                try:
-                    await asyncio.wait((member,))
-                except asyncio.CancelledError as error:
-                    cancelled = error
-                    if passing_on:
-                        self._cancel()
-                    passing_on = True
-        if (crash := self._crash()) is not None and (kind is None or issubclass(kind, Exception | asyncio.CancelledError)):
+        left = list(self._members)
+        _cancel(left)
+        while left := [member for member in left if not member.done()]:
+            try:
+                await asyncio.wait(left)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                if passing_on:
+                    _cancel(left)
+                passing_on = True
+        crash = self._crash
+        if crash is not None and (kind is None or issubclass(kind, Exception | asyncio.CancelledError)):
             raise crash
         if cancelled is not None and kind is None:
             raise cancelled
-
-    def _cancel(self) -> None:
-        for member in self._members:
-            member.cancel()
-
-    def _crash(self) -> BaseException | None:
-        for member in self._members:
-            error = None if member.cancelled() else member.result().error
-            if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
-                return error
-        return None
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Outcome]:
         """Add a member."""
         variables = contextvars.copy_context()
         member = asyncio.get_running_loop().create_task(_contained(work), name="cano-member", context=variables)
-        member.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
-        self._members.append(member)
+        self._members[member] = None
+        member.add_done_callback(partial(self._ended, work))
         return member
+
+    def _ended(self, work: Coroutine[Any, Any, Any], member: asyncio.Task[Outcome]) -> None:
+        work.close()  # one that was cancelled before it began never got its turn
+        del self._members[member]
+        error = None if member.cancelled() else member.result().error
+        if self._crash is None and error is not None and not isinstance(error, Exception | asyncio.CancelledError):
+            self._crash = error
+
+
+def _cancel(members: list[asyncio.Task[Outcome]]) -> None:
+    for member in members:
+        member.cancel()
 
 
 async def _contained(work: Coroutine[Any, Any, Any]) -> Outcome:

@@ -22,6 +22,7 @@ from cano.errors import (
     ResourceNotFoundError,
     ResourceTypeMismatchError,
     RetryExhaustedError,
+    TaskExecutionError,
 )
 from cano.task.failure import hook_failure
 from cano.task.watchdog import TimeoutExpired, Watchdog
@@ -310,3 +311,9 @@ def _last(failure: CanoError, cause: BaseException, task: str, hook: str, attemp
     )
     exhausted.__cause__ = cause
     return exhausted
+
+
+def raised_by(error: CanoError) -> BaseException:
+    """What the hook raised behind an error of `run_attempts`, or our timeout."""
+    ours = isinstance(error, RetryExhaustedError) or type(error) is TaskExecutionError
+    return error.__cause__ if ours and error.__cause__ is not None else error

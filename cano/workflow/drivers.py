@@ -32,7 +32,7 @@ from cano.task.split import Split, fan_out
 from cano.task.stepped import Done, More, SteppedTask
 from cano.task.timer import TimerTask, deadline_of
 from cano.workflow.branches import BranchHost
-from cano.workflow.nested import SubWorkflow
+from cano.workflow.nested import SubWorkflow, inner_id
 from cano.workflow.plan import Registration
 from cano.workflow.run import Run
 
@@ -69,8 +69,13 @@ async def run_stepped(run: Run, registered: Registration, ctx: Context[Any], cur
     codec, rules = registered.codec, rules_of(task)
     turn, left = Turn(asyncio.get_running_loop().time), 1
     assert codec is not None
+    blob = None if cursor is None else codec.encode(cursor)
+
+    async def step() -> Any:  # an attempt may have changed the cursor it was given
+        return await task.step(ctx, None if blob is None else codec.decode(blob))
+
     while True:
-        answer = await run_attempts(partial(task.step, ctx, cursor), ctx=ctx, hook="step", rules=rules, guard=run.brake, host=run)
+        answer = await run_attempts(step, ctx=ctx, hook="step", rules=rules, guard=run.brake, host=run)
         if isinstance(answer, Done):
             return answer.state
         if not isinstance(answer, More):
@@ -79,7 +84,6 @@ async def run_stepped(run: Run, registered: Registration, ctx: Context[Any], cur
             )
         blob = codec.encode(answer.cursor)
         await run.journal.cursor(registered.label, registered.name, blob, next_state=None, visit=run.visit, data=run.save())
-        cursor = codec.decode(blob)
         left -= 1
         if not left:
             left = await turn.give()
@@ -164,24 +168,47 @@ async def _branch(run: Run, ctx: Context[Any], task: Any, name: str) -> Any:
 
 
 async def run_nested(run: Run, registered: Registration, ctx: Context[Any]) -> Any:
-    """Run the inner workflow. Its drain is what a stop of this run waits for."""
-    return await run.brake.expose(nested(run, registered.task, ctx))
+    """Run the inner workflow. Its drain is what a stop of this run waits for, and an error of that drain surfaces."""
+    try:
+        return await run.brake.expose(nested(run, registered.task, ctx))
+    except Halted as halted:
+        if isinstance(halted.__cause__, CanoError) and not isinstance(halted.__cause__, _STOPS):
+            raise halted.__cause__
+        raise
 
 
 async def nested(run: Run, sub: SubWorkflow, ctx: Context[Any]) -> Any:
-    """Run an inner workflow and give the outer state, or the exit state itself for a branch."""
-    label = run.plan.known(ctx.state)
-    inner_id = f"{run.workflow_id}/{label}.{run.visit}/{ctx.task}"
+    """Run an inner workflow and give the outer state, or the exit state itself for a branch.
+
+    Its log is kept until a row of this run says what followed, so that a resume does not do it twice.
+    """
+    workflow, label = sub.workflow, run.plan.known(ctx.state) or ""
+    workflow_id = inner_id(run.workflow_id, label, run.visit, ctx.task)
+    durable = run.store is not None and workflow.checkpoint_store is not None
+    if durable:
+        run.inner_logs.append((workflow.checkpoint_store, workflow_id))
     try:
         data = None if sub.data is None else sub.data(ctx)
-        end = await sub.workflow.run_inside(sub.initial, inner_id, run.token, data, run.audience.observers)
-    except (WorkflowCancelledError, WorkflowTimeoutError, CheckpointStoreError) as error:
-        if run.brake.on and isinstance(error, WorkflowCancelledError):
-            raise Halted from error
-        raise hook_failure(sub.name, "the workflow", error)
-    except CanoError as error:
-        error.path = (*run.path, *error.path)
-        raise
-    except Exception as error:
-        raise hook_failure(sub.name, "the workflow", error)
+        end = await workflow.run_inside(
+            sub.initial, workflow_id, run.token, data, run.audience.observers, resume=run.again, keeps_log=durable
+        )
+    except (asyncio.CancelledError, Exception) as error:
+        raise _inner_failure(run, sub, error)
     return sub.chosen(end)
+
+
+_STOPS = (WorkflowCancelledError, WorkflowTimeoutError)
+
+
+def _inner_failure(run: Run, sub: SubWorkflow, error: BaseException) -> BaseException:
+    """What an error of an inner run is for the outer one: the same, further along the path, if it tells of the inner
+    run's work; a failure of the task if it tells of the inner run itself.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        if not isinstance(error.__cause__, CanoError) or isinstance(error.__cause__, _STOPS):
+            return error
+        error = error.__cause__
+    if isinstance(error, CanoError) and not isinstance(error, (*_STOPS, CheckpointStoreError)):
+        error.path = (*run.path, *error.path)
+        return error
+    return hook_failure(sub.name, "the workflow", error)

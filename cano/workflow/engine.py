@@ -20,7 +20,7 @@ from cano.errors import (
     WorkflowTimeoutError,
 )
 from cano.observer import ClearFailed, Event, Outcome, Resumed, RunEnded, RunStarted, TeardownFailed, TimedOut
-from cano.recovery.journal import store_failure
+from cano.recovery.journal import Journal, store_failure
 from cano.workflow import rollback
 from cano.workflow.dispatch import dispatch
 from cano.workflow.resume import Start, find_start
@@ -125,8 +125,11 @@ async def _drive(run: Run, start: Start) -> Any:
             if not left:
                 left = await turn.give()
             registered = await run.enter(state, again=again)
+            if registered is None or not registered.leaves_no_row:
+                await _forget_inner(run)
             if registered is None:
-                await _complete(run)
+                if not run.keeps_log:
+                    await _complete(run)
                 return state
             state = await dispatch(run, registered, cursor)
             again, cursor = False, None
@@ -146,6 +149,7 @@ async def _undone(run: Run, original: CanoError, *, again: bool = False) -> NoRe
         fenced.locate(original.state, original.attempt or 1, original.path)
         raise
     if failure is original:
+        await _forget_inner(run)
         await _complete(run)
     failure.locate(original.state, original.attempt or 1, original.path)
     raise failure from original.__cause__ if failure is original else original
@@ -160,6 +164,17 @@ async def _complete(run: Run) -> None:
     except CheckpointStoreError as error:
         _log.warning("the log of run %s could not be removed", run.workflow_id)
         run.audience.tell("on_checkpoint_clear_failed", ClearFailed, error=error)
+
+
+async def _forget_inner(run: Run) -> None:
+    """A row says what followed from the inner runs so far: their logs have served too."""
+    for store, workflow_id in run.inner_logs:
+        try:
+            await Journal(store, workflow_id, 0).clear()
+        except CheckpointStoreError as error:
+            _log.warning("the log of run %s could not be removed", workflow_id)
+            run.audience.tell("on_checkpoint_clear_failed", ClearFailed, error=error)
+    run.inner_logs.clear()
 
 
 def _stopped(run: Run) -> Outcome:

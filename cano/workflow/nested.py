@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,10 +19,10 @@ class SubWorkflow:
                outer one
     data:      a function of the outer context that gives the inner run's `ctx.data`; None for no data
 
-    The inner run has an id made from the outer run's id, state and visit. If the inner workflow has a checkpoint store,
-    a resume of the outer run resumes the inner one; otherwise it runs again. A cancel or the total timeout of the outer
-    run drains the inner one. Observers of the outer workflow see the inner run's events; an error keeps the inner
-    state, and its path leads there from the outer start.
+    The inner run has an id made from the outer run's id, state and visit. If both workflows have a checkpoint store, a
+    resume of the outer run resumes the inner one, and one that had completed is not run again; otherwise it runs again.
+    A cancel or the total timeout of the outer run drains the inner one. Observers of the outer workflow see the inner
+    run's events; an error keeps the inner state, and its path leads there from the outer start.
 
     Raises:
         ConfigurationError: an exit state is missing in `exits`, or an argument is of the wrong type.
@@ -50,3 +51,11 @@ class SubWorkflow:
     def chosen(self, end: Any) -> Any:
         """The outer state for an exit state of the inner workflow."""
         return end if self.exits is None else self.exits[end]
+
+
+def inner_id(outer: str, label: str, visit: int, task: str) -> str:
+    """The id of an inner run: readable if that is a valid id, else with a digest in the place of what makes it invalid."""
+    readable = f"{outer}/{label}.{visit}/{task}"
+    if len(readable) <= 255 and readable.isprintable():
+        return readable
+    return f"{outer[:180]}/{hashlib.sha256(readable.encode(errors='surrogatepass')).hexdigest()}"

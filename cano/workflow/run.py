@@ -39,6 +39,8 @@ class Run:
     journal: Journal
     path: list[Any] = field(default_factory=list)
     visit: int = -1
+    again: bool = False
+    keeps_log: bool = False
     state: Any = None
     halt: CanoError | None = None
     task: str = ""
@@ -46,11 +48,13 @@ class Run:
     branches: Branches | None = None
     stored_branches: bytes | None = field(default=None, repr=False)
     completed: list[Completed] = field(default_factory=list)
+    inner_logs: list[tuple[CheckpointStore, str]] = field(default_factory=list)
 
     async def enter(self, state: Any, *, again: bool) -> Registration | None:
         """Enter a state and record it. Gives what is registered there, or None for an exit state."""
         self.state = self.audience.state = state
         self.path.append(state)
+        self.again = again
         if not again:
             self.visit += 1
         label = self.plan.known(state)

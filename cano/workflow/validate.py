@@ -9,6 +9,7 @@ from cano.errors import ConfigurationError
 from cano.recovery.store import CheckpointStore, Transactional
 from cano.task.split import Split
 from cano.task.stream import StreamTask
+from cano.workflow.nested import SubWorkflow
 from cano.workflow.plan import Registration, described, label_of
 
 
@@ -31,8 +32,21 @@ def problems(
             found.append(f"state {label}: {registered.name} is transactional, but {what}; use SqliteCheckpointStore")
         if isinstance(task, Split) and not _known(task.then, states, exits):
             found.append(f"state {label}: Split(then=...) is neither registered nor an exit state")
+        if isinstance(task, SubWorkflow):
+            found += _nested_problems(label, task, states, exits)
     for old, state in aliases.items():
         found += _alias_problems(old, state, states, exits)
+    return found
+
+
+def _nested_problems(label: str, sub: SubWorkflow, states: Mapping[str, Registration], exits: Mapping[str, Any]) -> list[str]:
+    found = []
+    for end in sub.workflow.exit_states:
+        if sub.exits is not None and end not in sub.exits:
+            found.append(f"state {label}: SubWorkflow(exits=...) misses the exit state {described(end)} of {sub.name}")
+        elif not _known(sub.chosen(end), states, exits):
+            what = f"its exit state {described(end)} leads to {described(sub.chosen(end))}, which"
+            found.append(f"state {label}: SubWorkflow of {sub.name}: {what} is neither registered nor an exit state")
     return found
 
 
@@ -64,7 +78,8 @@ def _known(state: Any, states: Mapping[str, Registration], exits: Mapping[str, A
         label = label_of(state)
     except ConfigurationError:
         return False
-    return label in states or label in exits
+    known = exits[label] if label in exits else states[label].state if label in states else None
+    return type(known) is type(state) and bool(known == state)
 
 
 def check_id(workflow_id: Any) -> str:

@@ -303,12 +303,18 @@ class Workflow(Generic[StateT, DataT]):
         token: CancellationToken,
         data: DataT | None,
         observers: tuple[WorkflowObserver, ...],
+        *,
+        resume: bool,
+        keeps_log: bool,
     ) -> StateT:
-        """Run as part of another workflow's run, whose observers are told too; an unfinished log is gone on with.
-        Engine use.
+        """Run as part of another workflow's run, whose observers are told too. Engine use.
+
+        An old log is gone on with if that run is in the same visit again (`resume`), else it is of another run and
+        discarded. With `keeps_log` the log stays when the run is complete, for whoever asked to remove.
         """
-        request = Request(initial, if_exists="resume")
-        return await self._run(request, check_id(workflow_id), token, self._own_copy(data), observers)
+        request = Request(initial, if_exists="resume" if resume else "discard")
+        others = tuple(observer for observer in observers if not any(observer is own for own in self.observers))
+        return await self._run(request, check_id(workflow_id), token, self._own_copy(data), others, keeps_log)
 
     async def _run(
         self,
@@ -317,6 +323,7 @@ class Workflow(Generic[StateT, DataT]):
         token: CancellationToken | None,
         data: Any,
         observers: tuple[WorkflowObserver, ...] = (),
+        keeps_log: bool = False,
     ) -> StateT:
         if token is not None and not isinstance(token, CancellationToken):
             raise ConfigurationError(f"token must be a CancellationToken, not a {type(token).__name__}")
@@ -334,6 +341,7 @@ class Workflow(Generic[StateT, DataT]):
             audience=Audience((*self.observers, *observers), workflow_id, self.name),
             data=RunData(data),
             journal=Journal(self.checkpoint_store, workflow_id, self.workflow_version),
+            keeps_log=keeps_log,
         )
         run.journal.on_written(run.written)
         run.token.follow(brake)

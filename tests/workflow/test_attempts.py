@@ -252,6 +252,22 @@ async def test_each_attempt_has_a_timeout_of_its_own() -> None:
     assert 0.04 <= took < 2
 
 
+async def test_a_timeout_leaves_no_request_to_cancel_behind() -> None:
+    seen: list[Any] = []
+
+    async def after(ctx: Any) -> str:
+        current = asyncio.current_task()
+        assert current is not None
+        seen.append(current.cancelling())
+        async with asyncio.TaskGroup():
+            pass
+        raise asyncio.CancelledError
+
+    error = await failure(Scripted(for_ever, after, config=TaskConfig(retry=FixedRetry(2, 0), attempt_timeout=0.05)))
+    assert seen == [0]
+    assert isinstance(error.__cause__, asyncio.CancelledError)
+
+
 async def test_attempts_that_all_time_out_are_exhausted_and_say_so() -> None:
     task = Scripted(for_ever, config=TaskConfig(retry=FixedRetry(1, 0), attempt_timeout=0.01))
     error = await failure(task)
@@ -340,7 +356,7 @@ async def test_a_stop_ends_an_attempt_and_a_backoff_at_once(how: str, where: str
     elif how == "task.cancel()":
         running.cancel()
     took, error = await elapsed(running)
-    assert took < 0.5
+    assert took < 2
     assert task.attempts == [1]
     expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
     assert type(error) is expected[how]
@@ -363,7 +379,7 @@ async def test_an_attempt_that_makes_an_error_of_its_cancel_is_not_repeated() ->
     took, error = await elapsed(running)
     assert isinstance(error, WorkflowCancelledError)
     assert isinstance(error.__cause__, ValueError)
-    assert took < 0.5
+    assert took < 2
     assert task.attempts == [1]
 
 
@@ -385,7 +401,7 @@ async def test_a_losing_branch_that_makes_an_error_of_its_cancel_is_not_repeated
     took, error = await elapsed(flow.orchestrate("work"))
     assert isinstance(error, CanoError)
     assert isinstance(error.__cause__, DoNotRetry)
-    assert took < 0.5
+    assert took < 2
     assert stubborn.attempts == [1]
 
 

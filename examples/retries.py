@@ -18,10 +18,10 @@ Prints:
       it works, and ctx.data is ['called in attempt 2']
     a service that is or does 'down refuses fine'
       ConnectionError in attempt 1, again in 0.01 s
-      RetryExhaustedError: run of Call failed 2 times, in the end with DoNotRetry (state CALL, attempt 2)
+      TaskExecutionError: run of Call raised DoNotRetry (state CALL, attempt 2)
     a service that is or does 'down babbles fine'
       ConnectionError in attempt 1, again in 0.01 s
-      RetryExhaustedError: run of Call failed 2 times, in the end with ValueError (state CALL, attempt 2)
+      TaskExecutionError: run of Call raised ValueError (state CALL, attempt 2)
 """
 
 import asyncio

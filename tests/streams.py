@@ -105,3 +105,47 @@ async def turns(count: int = 5) -> None:
 async def cursors(store: Any, workflow_id: str = "r") -> list[str | None]:
     """The cursors in a log, undecoded text."""
     return [row.blob.decode() for row in await store.load_run(workflow_id) if row.blob is not None]
+
+
+def failing(*bad: int) -> Callable[[int], None]:
+    """A `process` that fails at these items."""
+
+    def process(item: int) -> None:
+        if item in bad:
+            raise ValueError(f"bad {item}")
+
+    return process
+
+
+class Gates:
+    """A `process` whose items wait until they are let through; `inside` are those that wait."""
+
+    def __init__(self) -> None:
+        self._events: dict[int, asyncio.Event] = {}
+        self.inside: set[int] = set()
+
+    def _gate(self, item: int) -> asyncio.Event:
+        return self._events.setdefault(item, asyncio.Event())
+
+    def open(self, *items: int) -> None:
+        for item in items:
+            self._gate(item).set()
+
+    async def __call__(self, item: int) -> None:
+        self.inside.add(item)
+        try:
+            await self._gate(item).wait()
+        finally:
+            self.inside.discard(item)
+
+
+async def scattered(item: int) -> None:
+    """A `process` whose items finish in another order than they begin."""
+    await turns(item * 7 % 5)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until something has come about."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)

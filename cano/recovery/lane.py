@@ -30,7 +30,7 @@ from cano.errors import CheckpointStoreError
 from cano.recovery.checkpoint import CheckpointRow
 from cano.recovery.memory import conflict
 from cano.recovery.schema import PATIENCE, TABLES, VERSION, Hidden, delete, insert, padded, parameters
-from cano.recovery.transaction import ENDED, Guard, SqliteTransaction, failure, in_transaction, inside, refuse_inside
+from cano.recovery.transaction import ENDED, REFUSALS, Guard, SqliteTransaction, failure, in_transaction, inside, refuse_inside
 
 T = TypeVar("T")
 
@@ -249,7 +249,7 @@ class Lane:
     async def _checked(self, what: str, operation: Awaitable[T]) -> T:
         try:
             return await operation
-        except sqlite3.Error as error:
+        except REFUSALS as error:
             raise failure(what, error) from error
 
     # -- connections ------------------------------------------------------------------------------------------------
@@ -302,7 +302,11 @@ class Lane:
         connection: Any = aiosqlite.connect(self._path, timeout=PATIENCE, isolation_level=None, **options)
         thread: Any = getattr(connection, "_thread", connection)
         thread.daemon = True  # so that a program that forgets to close can exit
-        await self._checked("open the log", connection)
+        try:
+            await self._checked("open the log", connection)
+        except BaseException:
+            await asyncio.to_thread(thread.join)  # it still has something to tell this event loop
+            raise
         if self._keeper is None:
             self._keeper = _keep(self._connections)
             await anext(self._keeper)

@@ -14,6 +14,9 @@ from cano.recovery.schema import insert, parameters
 
 ENDED = "flush_window ended its transaction or tried to: leave commit and rollback to the engine, and use no executescript"
 
+REFUSALS = (sqlite3.Error, ValueError, OverflowError)
+"""What the driver raises for a statement that fails, or for values that it cannot hand to SQLite."""
+
 
 class SqliteTransaction:
     """An open transaction: see `cano.recovery.store.Transaction`."""
@@ -35,7 +38,7 @@ class SqliteTransaction:
             raise CheckpointStoreError(ENDED)
         try:
             taken = await self.connection.execute_fetchall(insert(1), parameters([(self._workflow_id, row)], 1))
-        except sqlite3.Error as error:
+        except REFUSALS as error:
             raise failure("append", error) from error
         if not taken:
             raise conflict(self._workflow_id, row)

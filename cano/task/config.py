@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,4 +54,6 @@ def _predicate(retry_on: Any) -> Callable[[BaseException], bool]:
         return lambda error: isinstance(error, kinds)
     if isinstance(retry_on, tuple | type) or not callable(retry_on):
         raise ConfigurationError("retry_on must be an exception type, a tuple of them, or a function of the exception")
+    if inspect.iscoroutinefunction(retry_on):
+        raise ConfigurationError("retry_on must be a plain function, not async")
     return lambda error: bool(retry_on(error))

@@ -30,7 +30,7 @@ class Crew:
     """
 
     def __init__(self) -> None:
-        self._members: dict[asyncio.Task[Outcome], Coroutine[Any, Any, Any]] = {}
+        self._members: list[asyncio.Task[Outcome]] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -39,7 +39,7 @@ class Crew:
         cancelled: asyncio.CancelledError | None = None
         passing_on = kind is not None and issubclass(kind, asyncio.CancelledError)
         self._cancel()
-        for member, work in self._members.items():
+        for member in self._members:
             while not member.done():
                 try:
                     await asyncio.wait((member,))
@@ -48,7 +48,6 @@ class Crew:
                     if passing_on:
                         self._cancel()
                     passing_on = True
-            work.close()  # it may never have got its turn
         if (crash := self._crash()) is not None and (kind is None or issubclass(kind, Exception | asyncio.CancelledError)):
             raise crash
         if cancelled is not None and kind is None:
@@ -69,7 +68,8 @@ class Crew:
         """Add a member."""
         variables = contextvars.copy_context()
         member = asyncio.get_running_loop().create_task(_contained(work), name="cano-member", context=variables)
-        self._members[member] = work
+        member.add_done_callback(lambda _: work.close())  # for one that was cancelled before it began
+        self._members.append(member)
         return member
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cano.brake import Brake
 from cano.context import Context
-from cano.errors import AttemptTimeoutError, CanoError, TaskExecutionError
+from cano.errors import AttemptTimeoutError, CanoError, RetryExhaustedError, TaskExecutionError
 from cano.task.failure import hook_failure
 from cano.task.policy import ErrorBudget
 from cano.task.retry import NoRetry, Rules, run_attempts
@@ -25,6 +25,22 @@ class NotAPair(Exception):
     """What `process_item` returned is no pair; names its type."""
 
 
+class Fatal(Exception):
+    """What came up with an item is not the item's failure: carries the error that fails the run, whatever the policy."""
+
+    def __init__(self, failure: BaseException) -> None:
+        super().__init__()
+        self.failure = failure
+
+
+def surely(function: Callable[[Any], Any], value: Any) -> Any:
+    """Call a function whose failure is not the item's."""
+    try:
+        return function(value)
+    except Exception as error:
+        raise Fatal(error)
+
+
 class Retrying:
     """The guard and host of one item's attempts: the hook is not interrupted, the waits between attempts are, and a
     failed attempt's changes to `ctx.data` are taken back.
@@ -33,13 +49,21 @@ class Retrying:
     def __init__(self, brake: Brake, ctx: Context[Any], copy: Callable[[Any], Any]) -> None:
         self._ctx = ctx
         self._copy = copy
-        self._saved = copy(ctx.data)
-        self.leaked = brake.leaked
-        self.pause = brake.pause
+        self._brake = brake
+        self._saved = surely(copy, ctx.data)
+        self.leaked: Callable[[], bool] = brake.leaked
 
     async def expose(self, operation: Any) -> Any:
         """Await an attempt."""
         return await operation
+
+    async def pause(self, delay: float) -> None:
+        """Wait between two attempts.
+
+        Raises:
+            Halted: the run was stopped.
+        """
+        await self._brake.pause(delay)
 
     def restore(self) -> None:
         """Take `ctx.data` back to what it was before the item."""
@@ -47,6 +71,9 @@ class Retrying:
 
     def retrying(self, attempt: int, delay: float, error: Exception) -> None:
         """A wait follows."""
+
+
+GuardOf = Callable[[Brake, Context[Any], Callable[[Any], Any]], Retrying]
 
 
 class ItemHandler:
@@ -61,11 +88,11 @@ class ItemHandler:
         self._watchdog = None if settings.attempt_timeout is None else Watchdog(settings.attempt_timeout)
         self.parked = 0
 
-    def process(self, *, guard_of: Callable[[Context[Any]], Any] | None = None) -> Callable[[Context[Any], Any], Any]:
+    def process(self, *, guard_of: GuardOf = Retrying) -> Callable[[Context[Any], Any], Any]:
         """What is called with each item: the hook itself, unless its attempts are bounded or repeated."""
         hook, watchdog, settings = self._task.process_item, self._watchdog, self._settings
         if not isinstance(settings.item_retry, NoRetry):
-            return partial(self._with_retries, guard_of or self._retrying)
+            return partial(self._with_retries, guard_of)
         if watchdog is None:
             return hook
 
@@ -75,11 +102,8 @@ class ItemHandler:
 
         return bounded
 
-    def _retrying(self, ctx: Context[Any]) -> Retrying:
-        return Retrying(self._brake, ctx, self._host.copied)
-
-    async def _with_retries(self, guard_of: Callable[[Context[Any]], Any], ctx: Context[Any], item: Any) -> Any:
-        hook, guard = self._task.process_item, guard_of(ctx)
+    async def _with_retries(self, guard_of: GuardOf, ctx: Context[Any], item: Any) -> Any:
+        hook, guard = self._task.process_item, guard_of(self._brake, ctx, self._host.copied)
         rules = Rules(self._settings.item_retry, self._settings.retry_on, self._settings.attempt_timeout)
 
         async def attempt() -> Any:
@@ -96,6 +120,8 @@ class ItemHandler:
 
         The letter is durable before this returns. None if the cursor stays where it is.
         """
+        if isinstance(error, Fatal):
+            raise error.failure from error.failure.__cause__
         if isinstance(error, asyncio.CancelledError):
             failure = self.failure(error)
             if failure is error and not self._brake.aborted:
@@ -103,14 +129,26 @@ class ItemHandler:
             raise failure
         if isinstance(error, NotAPair):
             raise self.no_pair(str(error)) from None
-        raised = _raised(error, self._settings.attempt_timeout, self._task.name)
+        raised, failure = self._told(error)
         if not isinstance(raised, Exception) or not self._budget.tolerates(successes):
-            raise raised if isinstance(raised, AttemptTimeoutError) else self.failure(error)
+            raise failure
         cursor = self._cursor_of(item)
         if self._settings.dead_letters is not None:
             await self._park(item, raised, cursor, successes)
         self._host.dropped(raised, self._settings.dead_letters is not None)
         return cursor
+
+    def _told(self, error: BaseException) -> tuple[BaseException, BaseException]:
+        """What the item failed with, which is the user's exception or our timeout; and the error to raise for it."""
+        if isinstance(error, TimeoutExpired):
+            limit = self._settings.attempt_timeout
+            timeout = AttemptTimeoutError(f"process_item of {self._task.name} took longer than its attempt_timeout of {limit} s")
+            timeout.__cause__ = None if isinstance(error.__cause__, asyncio.CancelledError) else error.__cause__
+            return timeout, timeout
+        if isinstance(self._settings.item_retry, NoRetry) or not isinstance(error, CanoError):
+            return error, self.failure(error)
+        wrapped = type(error) in (TaskExecutionError, RetryExhaustedError)  # by the attempts
+        return (error.__cause__ or error) if wrapped else error, error
 
     def failure(self, error: BaseException) -> BaseException:
         """What to raise for what `process_item` raised."""
@@ -127,7 +165,7 @@ class ItemHandler:
             return None
         try:
             return self._task.cursor_of(item)
-        except Exception as error:
+        except (asyncio.CancelledError, Exception) as error:  # it waits for nothing, so nobody cancelled it
             raise hook_failure(self._task.name, "cursor_of", error)
 
     async def _park(self, item: Any, error: Exception, cursor: Any, successes: int) -> None:
@@ -162,14 +200,3 @@ async def resolve(result: Any) -> tuple[Any, Any]:
     if not isinstance(result, tuple):
         raise NotAPair(type(result).__name__)
     return result
-
-
-def _raised(error: BaseException, limit: float | None, task: str) -> BaseException:
-    """The user's exception, or our timeout, behind what an item failed with."""
-    if isinstance(error, TimeoutExpired):
-        timeout = AttemptTimeoutError(f"process_item of {task} took longer than its attempt_timeout of {limit} s")
-        timeout.__cause__ = None if isinstance(error.__cause__, asyncio.CancelledError) else error.__cause__
-        return timeout
-    if isinstance(error, CanoError) and error.__cause__ is not None:
-        return error.__cause__
-    return error

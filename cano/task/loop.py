@@ -39,6 +39,7 @@ async def run_windows(session: StreamSession) -> Ending:
     brake, window, ctx = session.brake, session.window, session.ctx
     outputs, process, fix = window.outputs, session.begin(), session.host.fix
     add, awaits = outputs.append, inspect.iscoroutinefunction(process)
+    failure: Exception | None = None
     try:
         brake.exposed = True
         async for item in session.source.items:
@@ -66,9 +67,9 @@ async def run_windows(session: StreamSession) -> Ending:
     except (asyncio.CancelledError, Exception) as error:
         if not brake.exposed:
             raise
-        await session.read_failed(error)  # or it was a stop, and the reason for it is looked at next
+        failure = session.read_failed(error)  # None: it was a stop, and the reason for it is looked at next
     brake.settle()
-    return await _finish(session)
+    return await _finish(session, failure)
 
 
 async def _arrived(session: StreamSession) -> Ending | None:
@@ -80,22 +81,31 @@ async def _arrived(session: StreamSession) -> Ending | None:
 
 
 async def _attend(session: StreamSession) -> Ending | None:
-    """Between items, when something is to be done: a stop comes first, then the window."""
+    """Between items, when something is to be done: a stop comes first, then the window, then a stop that came meanwhile."""
     await session.give_turn()
-    if session.brake.on:
-        return await _drain(session)
-    session.brake.alert = False
-    stop = await session.attend()
-    session.set_mark()
-    return None if stop is None else Ending(stop.state)
+    if not session.brake.on:
+        session.brake.alert = False
+        if (stop := await session.attend()) is not None:
+            return Ending(stop.state)
+        session.set_mark()
+    return await _drain(session) if session.brake.on else None
 
 
-async def _finish(session: StreamSession) -> Ending:
-    """No item follows: flush the rest, then `on_close` chooses. If it was a stop that ended the reading, drain."""
-    if session.brake.on:
+async def _finish(session: StreamSession, failure: Exception | None) -> Ending:
+    """No item follows: flush the rest, then `on_close` chooses. If it was a stop that ended the reading, drain.
+
+    If it was a failure of the source, it comes after the items before it, as they come after one another.
+    """
+    if failure is None and session.brake.on:
         return await _drain(session)
-    if (stop := await session.join() or session.decided) is not None or (stop := await session.land(draining=False)) is not None:
+    if (stop := await session.join() or session.decided) is not None:
         return Ending(stop.state)
+    if (stop := await session.land(draining=False)) is not None:
+        return Ending(stop.state)
+    if failure is not None:
+        raise failure
+    if session.brake.on:
+        return await _drain(session)
     if session.window.holds and (stop := await session.flush()) is not None:
         return Ending(stop.state)
     if session.brake.on:
@@ -114,6 +124,8 @@ async def _drain(session: StreamSession) -> Ending:
     except RunFencedError:
         raise
     except Exception as error:
+        if not session.spoiled:
+            raise  # it was an item that failed the run
         failure = error
     try:
         await session.close(CloseReason.CANCELLED)

@@ -12,6 +12,7 @@ from cano.context import Context
 from cano.errors import TaskExecutionError
 from cano.task.config import TaskConfig
 from cano.task.policy import ErrorBudget, FailFast, RetryOnError
+from cano.task.retry import Member, hopeless
 from cano.task.task import Hooks, Named
 
 StateT = TypeVar("StateT")
@@ -55,19 +56,23 @@ class PollTask(Named, Hooks, Generic[StateT]):
         """Return `Ready(state)` to go on, or `Pending(delay)` to be asked again.
 
         Raises: an Exception is judged by `on_poll_error`; if tolerated, the last delay is waited for again.
+        `DoNotRetry` is not tolerated, nor what is wrong with the program (a missing resource, say).
         Cancellation: interrupted at its next await, and between two polls.
         """
         raise NotImplementedError  # never called: an abstract hook is refused by `register`
 
 
 async def ask(task: PollTask[Any], ctx: Context[Any]) -> Any:
-    """Poll until ready, and return the state."""
-    budget, polls, delay = ErrorBudget(task.on_poll_error), 0, 0.0
+    """Poll until ready, and return the state.
+
+    Cancellation: one that a poll made a `Pending` or an error of counts all the same.
+    """
+    budget, polls, delay, guard = ErrorBudget(task.on_poll_error), 0, 0.0, Member()
     while True:
         try:
             answer = await task.poll(ctx)
-        except Exception:
-            if not budget.tolerates(polls):
+        except Exception as error:
+            if hopeless(error) or not guard.leaked() or not budget.tolerates(polls):
                 raise
         else:
             polls += 1
@@ -75,6 +80,8 @@ async def ask(task: PollTask[Any], ctx: Context[Any]) -> Any:
                 return answer.state
             if not isinstance(answer, Pending):
                 raise TaskExecutionError(f"poll of {task.name} must return Ready(state) or Pending(delay), not a {_kind(answer)}")
+            if not guard.leaked():
+                raise asyncio.CancelledError
             delay = seconds(answer.delay, "Pending(delay)")
         await asyncio.sleep(delay)
 

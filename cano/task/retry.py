@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -30,6 +31,10 @@ T = TypeVar("T")
 LONGEST = 365 * 86400.0
 """The longest delay there is, in seconds: an infinite `max_delay` means this."""
 
+LEAST = 0.001
+"""What jitter and a shrinking multiplier leave of a delay at least, in seconds, unless it was less from the start."""
+
+_MOST = 1 << 53
 _POINTLESS = (ConfigurationError, CursorError, ResourceNotFoundError, ResourceTypeMismatchError)
 
 
@@ -61,6 +66,9 @@ class FixedRetry:
         object.__setattr__(self, "retries", count(retries, "FixedRetry(retries=...)"))
         object.__setattr__(self, "wait", min(seconds(delay, "FixedRetry(delay=...)"), LONGEST))
 
+    def __repr__(self) -> str:
+        return f"FixedRetry(retries={self.retries}, delay={self.wait})"
+
     def delay(self, failed: int) -> float | None:
         """How many seconds to wait after the `failed`-th attempt (1-based); None if there is no other attempt."""
         return self.wait if failed <= self.retries else None
@@ -73,7 +81,8 @@ class ExponentialBackoff:
 
     The wait after the n-th attempt is base_delay * multiplier ** (n - 1), capped at `max_delay`, spread by a uniform
     factor of 1 ± jitter, and capped again: finite, not negative and never above `max_delay`, for any n. A multiplier
-    that is not finite or not positive counts as 1, a jitter outside of 0 to 1 as the nearer end. A base of 0 stays 0.
+    that is not finite or not positive counts as 1, a jitter outside of 0 to 1 as the nearer end, one that is not finite
+    as 0. A base of 0 stays 0; a longer one never comes to less than a millisecond, if it was not less itself.
 
     Raises:
         ConfigurationError: `max_retries` is no int of 0 or more, or a delay no duration.
@@ -98,14 +107,22 @@ class ExponentialBackoff:
         """How many seconds to wait after the `failed`-th attempt (1-based); None if there is no other attempt."""
         if failed > self.max_retries:
             return None
-        base, cap = seconds(self.base_delay, "base_delay"), min(seconds(self.max_delay, "max_delay"), LONGEST)
-        multiplier = self.multiplier if math.isfinite(self.multiplier) and self.multiplier > 0 else 1.0
-        jitter = min(max(self.jitter, 0.0), 1.0) if math.isfinite(self.jitter) else 0.0
+        cap = min(seconds(self.max_delay, "max_delay"), LONGEST)
+        base = min(seconds(self.base_delay, "base_delay"), cap)
+        multiplier, jitter = _finite(self.multiplier), min(max(_finite(self.jitter, 0.0), 0.0), 1.0)
         try:
-            grown = min(base * multiplier ** (failed - 1), cap) if base else 0.0
+            grown = min(base * (multiplier if multiplier > 0 else 1.0) ** min(failed - 1, _MOST), cap) if base else 0.0
         except OverflowError:
             grown = cap
-        return min(max(grown * (1 + jitter * random.uniform(-1, 1)), 0.0), cap)
+        return min(max(grown * (1 + jitter * random.uniform(-1, 1)), min(base, LEAST)), cap)
+
+
+def _finite(value: float, otherwise: float = 1.0) -> float:
+    """A number as a float, the largest there is if it is an int beyond that; `otherwise` if it is not finite."""
+    try:
+        return float(value) if math.isfinite(value) else otherwise
+    except OverflowError:
+        return math.copysign(sys.float_info.max, 1 if value > 0 else -1)
 
 
 RetryPolicy = NoRetry | FixedRetry | ExponentialBackoff
@@ -138,12 +155,19 @@ class Rules:
     retry_on: Callable[[BaseException], bool]
     attempt_timeout: float | None
 
-    def delay(self, failed: int, error: Exception) -> float | None:
-        """The wait before the next attempt, or None if there is none for this error."""
-        ended = isinstance(error, (DoNotRetry, *_POINTLESS)) or isinstance(error.__cause__, DoNotRetry)
-        if ended or not self.retry_on(error):
-            return None
-        return self.retry.delay(failed)
+    def final(self, error: BaseException) -> bool:
+        """Whether this error ends the attempts, however many are left. What `retry_on` raises comes out."""
+        return hopeless(error) or not self.retry_on(error)
+
+
+def hopeless(error: BaseException) -> bool:
+    """Whether no attempt can mend an error, whatever `retry_on` says: it asks for none, it is about how the program is
+    written, or it is no Exception, or ours for something that is none.
+    """
+    cause = error.__cause__
+    if not isinstance(error, Exception) or isinstance(error, (DoNotRetry, *_POINTLESS)) or isinstance(cause, DoNotRetry):
+        return True
+    return isinstance(error, CanoError) and cause is not None and not isinstance(cause, Exception)
 
 
 class Guard(Protocol):
@@ -168,7 +192,7 @@ class Sheltered:
     """
 
     def __init__(self, brake: Brake) -> None:
-        self.leaked = brake.leaked
+        self.leaked: Callable[[], bool] = brake.leaked
         self.pause = brake.pause
 
     async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
@@ -235,8 +259,7 @@ async def run_attempts(
         while True:
             ctx.attempt = failed + 1
             try:
-                attempt = _awaited(body)
-                return await guard.expose(attempt if watchdog is None else watchdog.bound(attempt))
+                return await guard.expose(_attempt(body, watchdog))
             except Halted:
                 raise
             except (asyncio.CancelledError, Exception) as error:
@@ -244,10 +267,11 @@ async def run_attempts(
                     raise
                 failed += 1
                 failure, cause = _failure(ctx.task, hook, rules, error)
-            delay = rules.delay(failed, cause) if isinstance(cause, Exception) else None
+                final = _final(ctx.task, rules, cause)
+            delay = None if final else rules.retry.delay(failed)
             host.restore()
             if delay is None:
-                raise _last(failure, ctx.task, hook, failed)
+                raise failure if final else _last(failure, cause, ctx.task, hook, failed)
             host.retrying(failed, delay, cause)  # type: ignore[arg-type]  # a delay means it is an Exception
             await guard.pause(delay)
     finally:
@@ -255,12 +279,15 @@ async def run_attempts(
             watchdog.release()
 
 
-async def _awaited(body: Callable[[], Awaitable[T]]) -> T:
-    return await body()
+async def _attempt(body: Callable[[], Awaitable[T]], watchdog: Watchdog | None) -> T:
+    if watchdog is None:
+        return await body()
+    bounded: T = await watchdog.bound(body())
+    return bounded
 
 
 def _failure(task: str, hook: str, rules: Rules, error: BaseException) -> tuple[CanoError, BaseException]:
-    """Our error for a failed attempt, and what the rules shall judge."""
+    """Our error for a failed attempt, and what the rules shall judge: the user's exception, or our timeout."""
     if isinstance(error, TimeoutExpired):
         failure = AttemptTimeoutError(f"{hook} of {task} took longer than its attempt_timeout of {rules.attempt_timeout} s")
         failure.__cause__ = None if isinstance(error.__cause__, asyncio.CancelledError) else error.__cause__
@@ -268,12 +295,18 @@ def _failure(task: str, hook: str, rules: Rules, error: BaseException) -> tuple[
     return hook_failure(task, hook, error), error
 
 
-def _last(failure: CanoError, task: str, hook: str, attempts: int) -> CanoError:
+def _final(task: str, rules: Rules, cause: BaseException) -> bool:
+    try:
+        return rules.final(cause)
+    except Exception as error:
+        raise hook_failure(task, "retry_on", error)
+
+
+def _last(failure: CanoError, cause: BaseException, task: str, hook: str, attempts: int) -> CanoError:
     if attempts <= 1:
         return failure
-    raised = failure.__cause__ or failure
     exhausted = RetryExhaustedError(
-        f"{hook} of {task} failed {attempts} times, in the end with {type(raised).__name__}", attempts=attempts
+        f"{hook} of {task} failed {attempts} times, in the end with {type(cause).__name__}", attempts=attempts
     )
-    exhausted.__cause__ = raised
+    exhausted.__cause__ = cause
     return exhausted

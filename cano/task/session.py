@@ -14,12 +14,11 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from cano.brake import Brake, Halted
-from cano.cancel import outlast
 from cano.clock import Turn
 from cano.context import Context
-from cano.errors import TaskExecutionError
+from cano.errors import RetryExhaustedError, TaskExecutionError
 from cano.task.failure import hook_failure
-from cano.task.flight import Flight, TakenOver
+from cano.task.flight import Flight, TakenOver, end
 from cano.task.items import ItemHandler
 from cano.task.letter import DeadLetter
 from cano.task.pull import Source
@@ -101,8 +100,9 @@ class StreamSession:
         self.decided: Stop[Any] | None = None
         self._items = ItemHandler(task, settings, brake, host)
         self._flight = Flight(self, settings.max_in_flight) if settings.max_in_flight > 1 else None
-        self._flushing = False
+        self._flushing = self._resting = False
         self._turn_due = False
+        self.spoiled = False  # whether a flush failed
         self._flushed = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -157,7 +157,7 @@ class StreamSession:
     def poke(self) -> None:
         """Something is to be done between items. If the run waits in a read, do it beside that."""
         self.brake.call()
-        busy = self.beside is not None or self._flushing
+        busy = self.beside is not None or self._flushing or self._resting
         if self.brake.exposed and not busy and not self.brake.on:
             self._start_beside(self.attend())
 
@@ -170,6 +170,8 @@ class StreamSession:
 
         The read is interrupted when that is done. An item that comes meanwhile is in hand too.
         """
+        if self._resting:
+            return False
         if self.beside is None:
             if not self.window.holds and (self._flight is None or self._flight.empty):
                 return False
@@ -181,7 +183,9 @@ class StreamSession:
             outcome = _Flushed(await work, None)
         except BaseException as error:
             outcome = _Flushed(None, error)
-        if outcome.stop is not None or outcome.error is not None or self.brake.on:
+        if outcome.stop is None and outcome.error is None and not self.brake.on:
+            self.beside = None  # so that another may follow while the read goes on
+        else:
             self.brake.cut()  # the read would be in vain
         return outcome
 
@@ -214,8 +218,20 @@ class StreamSession:
             await self.flush(draining=True)
 
     async def land(self, *, draining: bool) -> Stop[Any] | None:
-        """Wait until no item is in flight any more."""
+        """Wait until no item is in flight any more, or until the run is stopped unless this is its drain."""
         return None if self._flight is None else await self._flight.land(draining=draining)
+
+    async def rest(self, progress: asyncio.Event) -> None:
+        """Wait for the items in flight to make progress; a stop of the run ends that."""
+        if progress.is_set():
+            return
+        self._resting = True
+        try:
+            await self.brake.expose(progress.wait())
+        except Halted:
+            pass
+        finally:
+            self._resting = False
 
     async def flush(self, *, draining: bool = False) -> Stop[Any] | None:
         """Flush and commit the window: encode the cursor, `flush_window`, the row. In a drain a Stop is ignored.
@@ -225,6 +241,7 @@ class StreamSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.spoiled = True
         cursor = self.host.encode(self.window.cursor)
         outputs = self.window.take()
         count = len(outputs)
@@ -239,6 +256,7 @@ class StreamSession:
         finally:
             self.ctx.window_id = self.ctx.transaction = None
             self._flushing = False
+        self.spoiled = False
         self._flushed += count
         lasted = self.window.begin()
         self.set_mark()
@@ -297,12 +315,12 @@ class StreamSession:
             await self.source.close()
 
     async def _release_tasks(self) -> None:
-        if self._flight is not None:
-            await self._flight.release()
-        if self.beside is not None:
-            beside, self.beside = self.beside, None
-            beside.cancel()
-            await outlast(beside)
+        try:
+            if self.beside is not None:
+                await end([self.beside])
+        finally:
+            if self._flight is not None:
+                await self._flight.release()
 
     # -- items ------------------------------------------------------------------------------------------------------
 
@@ -317,15 +335,17 @@ class StreamSession:
 
     async def judge(self, item: Any, error: BaseException) -> None:
         """An item failed: drop it, or raise the error that fails the run. The clock is looked at as well."""
-        if isinstance(error, TakenOver):
-            return
-        if not isinstance(error, Halted):  # the run was stopped between two attempts: the item is left for a resume
+        if not isinstance(error, TakenOver | Halted):  # stopped between two attempts: the item is left for a resume
             await self.drop(item, error)
         self._look()
 
     async def drop(self, item: Any, error: BaseException) -> None:
         """Have the policy judge an item that failed; if it is dropped, its cursor may count."""
-        cursor = await self._items.failed(item, error, self._flushed + len(self.window.outputs))
+        try:
+            cursor = await self._items.failed(item, error, self._flushed + len(self.window.outputs))
+        except RetryExhaustedError as failure:
+            self.ctx.attempt = failure.attempts
+            raise
         if cursor is not None:
             self.window.cursor = cursor if self.host.fix is None else self.host.fix(cursor)
             self.window.passed += 1
@@ -335,23 +355,20 @@ class StreamSession:
         """The error for a `process_item` that broke its contract."""
         return self._items.no_pair(found)
 
-    async def read_failed(self, error: BaseException) -> None:
-        """A read raised. Return if it was stopped; else raise the error that fails the run, once a flush beside it has
-        ended.
-
-        If that flush decided to stop, the run goes on with that.
-        """
-        if self.brake.settle() and not self.brake.aborted:
-            if not isinstance(error, asyncio.CancelledError):
-                _log.warning("the source of %s raised %s when it was stopped", self.task.name, type(error).__name__)
-            return
-        if isinstance(error, asyncio.CancelledError) and not self.brake.leaked():
-            if self.brake.aborted:
-                raise error
-            return
-        self.decided = await self.join()
-        if self.decided is None:
-            raise hook_failure("the source of " + self.task.name, "a read", error)
+    def read_failed(self, error: BaseException) -> Exception | None:
+        """A read raised: the error that fails the run, or None if the run was stopped."""
+        interrupted = self.brake.settle()
+        if isinstance(error, asyncio.CancelledError):
+            if interrupted and not self.brake.aborted:
+                return None
+            if not self.brake.leaked():
+                if self.brake.aborted:
+                    raise error
+                return None
+        elif interrupted or self.brake.on:
+            _log.warning("the source of %s raised %s when it was stopped", self.task.name, type(error).__name__)
+            return None
+        return hook_failure("the source of " + self.task.name, "a read", error)
 
     def _look(self) -> None:
         """Look at the clock: see whether the window is due, and whether the event loop has to be given a turn."""

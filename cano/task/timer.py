@@ -48,9 +48,12 @@ def deadline_of(task: str, moment: Any, now: datetime) -> datetime:
         TaskExecutionError: it named none.
     """
     if isinstance(moment, datetime):
-        if moment.tzinfo is None:
+        if moment.utcoffset() is None:
             raise TaskExecutionError(f"wait of {task} returned a naive datetime: give it a time zone, or return seconds")
-        return moment.astimezone(UTC)
+        try:
+            return moment.astimezone(UTC)
+        except OverflowError:  # its own zone has that moment, UTC has not
+            return (datetime.max if moment.year > now.year else datetime.min).replace(tzinfo=UTC)
     try:
         return now + timedelta(seconds=max(seconds(moment, "a wait"), 0.0))
     except ConfigurationError:

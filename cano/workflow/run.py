@@ -111,7 +111,9 @@ class Run:
             token=self.token,
             data=self.data,
         )
-        ctx.branches, self.branches, self.stored_branches, self.task = self.branches, None, None, registered.name
+        ctx.branches, self.task = self.branches, registered.name
+        if not registered.leaves_no_row:  # a router sees them and hands them on
+            self.branches = self.stored_branches = None
         return ctx
 
     def written(self, row: CheckpointRow) -> None:
@@ -122,7 +124,8 @@ class Run:
     def stopped(self) -> CanoError:
         """The error that says why the brake was pressed; the same one whenever it is asked for."""
         if self.halt is None:
-            go_on = f"; resume_from({self.workflow_id!r}) goes on" if self.store is not None else ""
+            resumable = self.store is not None and self.journal.sequence > 0
+            go_on = f"; resume_from({self.workflow_id!r}) goes on" if resumable else ""
             cut = " in mid-drain" if self.brake.aborted else ""
             if self.brake.reason is Halt.TIMED_OUT:
                 elapsed, limit = self.budget.elapsed, self.budget.limit or 0.0

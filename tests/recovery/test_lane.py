@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import sqlite3
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -310,6 +312,29 @@ async def test_a_store_that_nobody_refers_to_any_more_closes_its_files_without_a
     gc.collect()
     await eventually("the files are closed", lambda: not open_files(path))
     gc.collect()
+
+
+@pytest.mark.asyncio
+async def test_a_database_that_cannot_be_opened_leaves_no_thread_behind(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "close_and_stop" in record.getMessage():
+                time.sleep(0.03)
+
+    path.mkdir()
+    store = SqliteCheckpointStore(path)
+    before, slow, logger = set(threading.enumerate()), Slow(), logging.getLogger("aiosqlite")
+    caplog.set_level(logging.DEBUG, logger.name)
+    logger.addHandler(slow)
+    try:
+        for _ in range(3):
+            with pytest.raises(CheckpointStoreError, match="unable to open database file"):
+                await store.load_run("r")
+            assert [
+                thread.name for thread in threading.enumerate() if thread not in before and "asyncio" not in thread.name
+            ] == []
+    finally:
+        logger.removeHandler(slow)
 
 
 # -- event loops and threads --------------------------------------------------------------------------------------------

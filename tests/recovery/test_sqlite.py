@@ -426,6 +426,22 @@ async def test_what_sqlite_cannot_hold_is_refused_alone_and_not_with_the_appends
 
 
 @pytest.mark.asyncio
+async def test_what_sqlite_cannot_even_be_asked_is_a_store_error_too(path: Path) -> None:
+    store = SqliteCheckpointStore(path)
+    await store.append("r", entry(0))
+    for operation in (store.load_run("\ud800"), store.clear("\ud800")):
+        with pytest.raises(CheckpointStoreError, match="surrogates not allowed"):
+            await operation
+    with suppress(KeyError):
+        async with store.transaction("r") as transaction:
+            with pytest.raises(CheckpointStoreError, match="SQLite could not append: Python int too large"):
+                await transaction.append(entry(1, workflow_version=2**70))
+            raise KeyError
+    assert await store.load_run("r") == [entry(0)]
+    await store.close()
+
+
+@pytest.mark.asyncio
 async def test_appends_that_fail_together_get_an_error_each(path: Path) -> None:
     text_file(path)
     store = SqliteCheckpointStore(path)

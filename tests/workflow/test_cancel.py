@@ -111,6 +111,25 @@ async def test_whatever_the_timing_a_cancel_is_never_missed(place: str) -> None:
         assert probe.closed == ([CloseReason.CANCELLED] if probe.opened else [])
 
 
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("place", ["process", "flush"])
+async def test_no_item_is_pulled_after_a_cancel_of_a_hooks_own(place: str, width: int) -> None:
+    """BR-23."""
+    token, after = CancellationToken(), []
+
+    def source(cursor: int | None) -> Any:
+        for number in range(1, 100):
+            if token.cancelled:
+                after.append(number)
+            yield number
+
+    hook = {place: lambda argument: token.cancel() if argument in (4, [3, 4]) else None}
+    probe = Probe(source, max_in_flight=width, **hook)
+    with pytest.raises(WorkflowCancelledError):
+        await run(probe, token=token)
+    assert after == []
+
+
 async def test_an_item_put_in_the_same_instant_as_the_cancel_stays_in_its_queue() -> None:
     queue: asyncio.Queue[int] = asyncio.Queue()
     token = CancellationToken()

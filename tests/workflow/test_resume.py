@@ -184,19 +184,20 @@ async def test_a_stored_cursor_that_cannot_be_read_is_an_error_and_never_none(tm
     """BR-52, BR-68, BR-76."""
     import pickle
     import sqlite3
+    from contextlib import closing
 
     path = tmp_path / "runs.db"
     for garbage in (b"\xff\x00", b"", b'"text"', "null", b"1.5", pickle.dumps(4), b'{"py/object": "os.system"}', b"[4]"):
         store = SqliteCheckpointStore(path)
         await failed_run(store)
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("UPDATE cano_checkpoints SET blob = ? WHERE blob IS NOT NULL", (garbage,))
             before = connection.execute("SELECT * FROM cano_checkpoints").fetchall()
         probe = Probe(numbers(1, 6))
         with pytest.raises(CursorError, match="cursor of Probe cannot be read"):
             await machine(probe, store).resume_from("r")
         assert probe.opened == []
-        with sqlite3.connect(path) as connection:
+        with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("SELECT * FROM cano_checkpoints").fetchall() == before
         await store.clear("r")
         await store.close()

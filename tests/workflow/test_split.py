@@ -520,3 +520,23 @@ async def test_a_thousand_branches_are_a_matter_of_a_moment() -> None:
     found = await results([Branch(run, "b") for _ in range(1000)], All())
     assert found.values == [f"b[{place}]" for place in range(1000)]
     assert loop.time() - began < 10
+
+
+async def test_a_router_after_a_split_sees_the_results_and_hands_them_on() -> None:
+    seen: list[Any] = []
+
+    class Judge(RouterTask[str]):
+        async def route(self, ctx: Any) -> str:
+            seen.append(ctx.branches.values)
+            return "merge"
+
+    async def one(ctx: Any) -> int:
+        return 1
+
+    async def merge(ctx: Any) -> str:
+        seen.append(ctx.branches.values)
+        return "done"
+
+    flow = Workflow[str]().register("split", Split([one, one], join=All(), then="judge")).register("judge", Judge())
+    assert await flow.register("merge", merge).add_exit_state("done").orchestrate("split") == "done"
+    assert seen == [[1, 1], [1, 1]]

@@ -229,6 +229,8 @@ class Flight:
                 entry = await self._todo.get()
                 await self._take_turns()
                 await self._process(process, entry)
+                if not Member().leaked():
+                    return  # cancelled, whatever the hook made of that
                 entry.done = True
                 self.deliver()
         except BaseException as error:

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from cano import TaskExecutionError
 from cano.task.crew import Crew
-from tests.streams import turns
+from tests.streams import Probe, numbers, run, turns
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
 
@@ -72,6 +73,25 @@ async def test_a_member_that_never_got_its_turn_is_put_away_too() -> None:
             crew.start(work())
             raise LookupError
     assert log == []
+
+
+async def test_a_worker_of_a_stream_whose_hook_makes_another_error_of_its_cancellation_ends_all_the_same() -> None:
+    begun: list[int] = []
+
+    async def process(item: int) -> None:
+        begun.append(item)
+        if item == 1:
+            await turns()
+            raise LookupError("the first")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError from None
+
+    with pytest.raises(TaskExecutionError) as caught:
+        await asyncio.wait_for(run(Probe(numbers(1, 9), process=process, max_in_flight=3), drain_timeout=1), 5)
+    assert str(caught.value.__cause__) == "the first"
+    assert begun == [1, 2, 3]
 
 
 async def test_a_members_crash_surfaces_unless_the_block_crashed_itself() -> None:

@@ -16,7 +16,6 @@ from cano import (
     CompensationFailedError,
     CursorError,
     MemoryCheckpointStore,
-    NoRetry,
     OrphanedCompensationError,
     RateLimitedError,
     ResourceNotFoundError,
@@ -26,14 +25,13 @@ from cano import (
     SqliteCheckpointStore,
     TaskConfig,
     TaskExecutionError,
-    Workflow,
     WorkflowCancelledError,
     WorkflowError,
     WorkflowObserver,
     WorkflowTimeoutError,
     WorkflowVersionMismatchError,
 )
-from tests.sagas import Crash, Deed, Dying, Failing, Plain, Unclaimed, begin, kinds, raises, saga
+from tests.sagas import Crash, Dying, Failing, Unclaimed, begin, kinds, raises, saga
 from tests.streams import turns
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -106,6 +104,41 @@ async def test_a_second_stop_does_not_cut_the_rollback_that_a_first_one_began(ho
     with pytest.raises(asyncio.CancelledError if how == "task twice" else WorkflowCancelledError):
         await running
     assert undone(log) == ["-C 3", "-B 2", "-A 1"]
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+async def test_a_rollback_in_a_drain_is_sheltered_and_the_teardown_after_it_is_bounded_again(aborted: bool) -> None:
+    log, token, cut = [], CancellationToken(), []
+
+    class Resource:
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *exc: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cut.append("teardown")
+
+    async def leaks(ctx: Any, output: int) -> None:
+        await asyncio.sleep(0.04)
+        raise asyncio.CancelledError
+
+    def hang(ctx: Any) -> Any:
+        log.append("hangs")
+        return asyncio.Event().wait()
+
+    hooks: Any = {"b": {"undo": leaks}, "c": {"run": hang if aborted else None}}
+    built = saga(log, last=hang, hooks=hooks, drain_timeout=0.02, resources={"r": Resource()})
+    running = asyncio.create_task(begin(built, token=token))
+    while "hangs" not in log:
+        await asyncio.sleep(0)
+    await turns()
+    token.cancel()
+    with pytest.raises(CompensationFailedError) as caught:
+        await asyncio.wait_for(running, 5)
+    assert [error.category for error in caught.value.errors] == ["cancelled", "task_execution"]
+    assert undone(log)[-1] == "-A 1"
+    assert cut == ["teardown"]
 
 
 async def test_compensation_timeout_cuts_what_is_going_on_and_reports_that_and_the_rest_as_orphans_with_their_outputs() -> None:
@@ -205,6 +238,7 @@ async def test_a_dirty_rollback_keeps_the_log_and_a_resume_tries_again_only_what
     broken.remove("a")
     with pytest.raises(CompensationFailedError):
         await saga(log, store, hooks=hooks).resume_from("r")
+    assert sum(row.kind is RowKind.ROLLBACK_STARTED for row in await store.load_run("r")) == 1
     broken.clear()
     with pytest.raises(TaskExecutionError) as last:
         await saga(log, store, hooks=hooks).resume_from("r")
@@ -306,7 +340,17 @@ async def test_an_append_that_failed_although_it_took_place_does_not_fence_the_r
 
 
 async def test_a_run_that_was_overtaken_undoes_nothing_and_leaves_the_log_alone() -> None:
-    store, log = Unclaimed(), []
+    refused: list[int] = []
+
+    class Refusing(Unclaimed):
+        async def append(self, workflow_id: str, row: CheckpointRow) -> None:
+            try:
+                await super().append(workflow_id, row)
+            except CheckpointStoreError:
+                refused.append(row.sequence)
+                raise
+
+    store, log = Refusing(), []
 
     async def overtaken(ctx: Any) -> None:
         rows = await store.load_run("r")
@@ -322,6 +366,7 @@ async def test_a_run_that_was_overtaken_undoes_nothing_and_leaves_the_log_alone(
         await begin(saga(log, store, last=overtaken, observers=[Watching()]))
     assert undone(log) == told == []
     assert caught.value.state == "done"
+    assert len(refused) == 1
     rows = await store.load_run("r")
     assert rows[-1].task == "other"
 
@@ -632,31 +677,3 @@ async def test_a_rollback_in_sqlite_is_resumed_by_another_store_object(tmp_path:
     assert await first.list_runs() == []
     await first.close()
     await second.close()
-
-
-async def test_a_nested_workflow_that_fails_undoes_its_own_steps_and_then_the_outer_ones_are_undone() -> None:
-    from cano import SubWorkflow
-
-    log: list[str] = []
-    inner = Workflow[str](name="inner").register("x", Deed(log, "X", 10, "y"))
-    inner.register("y", Plain(log, "y", "", BOOM)).add_exit_state("out")
-    outer = Workflow[str]().register("a", Deed(log, "A", 1, "in")).register("in", SubWorkflow(inner, "x", exits={"out": "done"}))
-    with pytest.raises(TaskExecutionError) as caught:
-        await begin(outer.add_exit_state("done"))
-    assert log == ["+A", "+X", "y", "-X 10", "-A 1"]
-    assert caught.value.path == ("a", "in", "x", "y")
-
-
-async def test_retries_are_not_for_compensations() -> None:
-    begun: list[int] = []
-
-    def fail(ctx: Any, output: int) -> None:
-        begun.append(output)
-        raise ValueError
-
-    built = saga([], last=BOOM, hooks={"b": {"undo": fail}})
-    built._states["b"].task.config = TaskConfig()
-    assert built._states["b"].task.config.retry != NoRetry()
-    with pytest.raises(CompensationFailedError):
-        await begin(built)
-    assert begun == [2]

@@ -11,22 +11,18 @@ from typing import Any
 import pytest
 
 from cano import (
-    All,
     AttemptTimeoutError,
     CancellationToken,
     CheckpointStoreError,
     CompensatableTask,
     CompensationFailedError,
     CursorError,
-    DoNotRetry,
     FixedRetry,
     MemoryCheckpointStore,
     OrphanedCompensationError,
     RowKind,
-    Split,
     TaskConfig,
     TaskExecutionError,
-    Window,
     Workflow,
     WorkflowCancelledError,
     WorkflowError,
@@ -34,8 +30,7 @@ from cano import (
     WorkflowTimeoutError,
 )
 from tests.sagas import ONCE, Deed, Failing, Plain, begin, kinds, raises, saga
-from tests.splits import fails, gives
-from tests.streams import Probe, numbers, then_silence, turns
+from tests.streams import turns
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
 
@@ -504,6 +499,20 @@ async def test_a_paused_run_is_rolled_back_by_a_resume_whose_token_asks_for_it_w
     assert await store.list_runs() == []
 
 
+async def test_a_paused_run_whose_rollback_was_not_clean_is_rolled_back_by_the_next_resume() -> None:
+    store, log, pause, token = MemoryCheckpointStore(), [], CancellationToken(), CancellationToken()
+    with pytest.raises(WorkflowCancelledError):
+        await begin(saga(log, store, last=lambda ctx: pause.cancel()), token=pause)
+    token.cancel(rollback=True)
+    log.clear()
+    with pytest.raises(CompensationFailedError):
+        await saga(log, store, hooks={name: {"undo": raises(KeyError())} for name in "abc"}).resume_from("r", token=token)
+    with pytest.raises(WorkflowCancelledError):
+        await saga(log, store).resume_from("r")
+    assert log == ["-C 3", "-B 2", "-A 1"]
+    assert await store.list_runs() == []
+
+
 @pytest.mark.parametrize("how", ["token", "total timeout", "task"])
 async def test_a_running_step_is_not_interrupted_and_nothing_starts_after_it(how: str) -> None:
     """BR-127."""
@@ -600,99 +609,3 @@ async def test_an_abort_while_a_steps_row_is_written_still_rolls_that_step_back(
         await asyncio.wait_for(running, 5)
     assert log == ["+A", "+B", "-B 2", "-A 1"]
     assert await store.list_runs() == []
-
-
-# -- beside the other models --------------------------------------------------------------------------------------------
-
-
-async def test_a_split_that_fails_undoes_the_steps_before_it_and_its_branches_contribute_nothing() -> None:
-    for store in (None, MemoryCheckpointStore()):
-        log: list[str] = []
-        built = Workflow[str](checkpoint_store=store).register("a", Deed(log, "A", 1, "split"))
-        built.register("split", Split([gives(1), fails(ValueError("x"))], join=All(), then="b"))
-        built.register("b", Deed(log, "B", 2, "done")).add_exit_state("done")
-        with pytest.raises(WorkflowError) as caught:
-            await begin(built)
-        assert isinstance(caught.value.__cause__, ValueError)
-        assert log == ["+A", "-A 1"]
-
-
-async def test_a_step_after_a_split_sees_its_results_but_its_compensation_does_not() -> None:
-    log, seen = [], []
-
-    def look(ctx: Any, *output: int) -> None:
-        seen.append(None if ctx.branches is None else ctx.branches.values)
-
-    built = Workflow[str]().register("a", Deed(log, "A", 1, "split", undo=look))
-    built.register("split", Split([gives(1), gives(2)], join=All(), then="b"))
-    built.register("b", Deed(log, "B", 2, "again", run=look, undo=look))
-    built.register("again", Split([gives(3)], join=All(), then="c")).register("c", Deed(log, "C", 3, "nowhere", undo=look))
-    with pytest.raises(WorkflowError):
-        await begin(built.add_exit_state("done"))
-    assert seen == [[1, 2], None, None, None]
-
-
-@pytest.mark.parametrize("with_store", [False, True])
-async def test_a_stream_that_is_cancelled_drains_first_and_then_the_steps_before_it_are_undone(with_store: bool) -> None:
-    log, reached, token = [], asyncio.Event(), CancellationToken()
-    store = MemoryCheckpointStore() if with_store else None
-    stream = Probe(
-        then_silence(3, reached),
-        window=Window(count=10),
-        flush=lambda outputs: log.append(f"flush {outputs}"),
-        close=lambda reason: log.append(str(reason.name)),
-    )
-    built = Workflow[str](checkpoint_store=store).register("a", Deed(log, "A", 1, "stream")).register("stream", stream)
-    running = asyncio.create_task(begin(built.add_exit_state("done"), token=token))
-    await reached.wait()
-    token.cancel()
-    with pytest.raises(WorkflowCancelledError):
-        await running
-    drained = ["+A", "flush [1, 2, 3]", "CANCELLED"]
-    assert log == (drained if with_store else [*drained, "-A 1"])
-
-
-async def test_a_stream_that_fails_undoes_the_steps_before_it_and_then_its_log_is_gone() -> None:
-    log, store = [], MemoryCheckpointStore()
-    stream = Probe(numbers(1, 9), flush=lambda outputs: raises(ValueError())() if 5 in outputs else None)
-    built = Workflow[str](checkpoint_store=store).register("a", Deed(log, "A", 1, "stream")).register("stream", stream)
-    with pytest.raises(TaskExecutionError):
-        await begin(built.add_exit_state("done"))
-    assert stream.items == [1, 2, 3, 4]
-    assert log == ["+A", "-A 1"]
-    assert await store.list_runs() == []
-
-
-async def test_forty_sagas_at_once_that_fail_everywhere_balance_to_zero() -> None:
-    store = MemoryCheckpointStore()
-    balance: dict[str, int] = {}
-
-    class Move(CompensatableTask[str, int]):
-        config = ONCE
-
-        def __init__(self, place: int) -> None:
-            self.place = place
-
-        async def run(self, ctx: Any) -> tuple[str, int]:
-            await turns(ctx.data["n"] % 3)
-            if ctx.data["fails"] == self.place:
-                raise DoNotRetry
-            balance[ctx.workflow_id] = balance.get(ctx.workflow_id, 0) + self.place
-            return f"s{self.place + 1}", self.place
-
-        async def compensate(self, ctx: Any, output: int) -> None:
-            await turns(ctx.data["n"] % 2)
-            balance[ctx.workflow_id] -= output
-
-    built = Workflow[str](checkpoint_store=store).add_exit_state("s6")
-    for place in range(1, 6):
-        built.register(f"s{place}", Move(place))
-    data = [{"n": n, "fails": n % 7} for n in range(40)]
-    ends = await asyncio.gather(
-        *(built.orchestrate("s1", workflow_id=f"r{each['n']}", data=each) for each in data), return_exceptions=True
-    )
-    for each, end in zip(data, ends, strict=True):
-        whole = each["fails"] in (0, 6)
-        assert (end == "s6") == whole
-        assert balance.get(f"r{each['n']}", 0) == (15 if whole else 0)
-    assert await store.list_runs() == [f"r{n}" for n in sorted((n for n in range(40) if n % 7 == 1), key=str)]

@@ -439,14 +439,17 @@ async def test_a_sink_that_hangs_is_cut_with_the_drain_and_nothing_passes_its_it
         max_in_flight=width,
     )
     flow = machine(probe, store, drain_timeout=0.05 if way == "drain_timeout" else None)
-    running = asyncio.create_task(flow.orchestrate("work", workflow_id="r"))
+    token = CancellationToken()
+    running = asyncio.create_task(flow.orchestrate("work", workflow_id="r", token=token))
     await writing.wait()
     await until(lambda: probe.items == [1, 2])
-    running.cancel()
-    if way == "second cancel":
+    if way == "drain_timeout":
+        token.cancel()
+    else:
+        running.cancel()
         await turns(5)
         running.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(WorkflowCancelledError if way == "drain_timeout" else asyncio.CancelledError):
         await asyncio.wait_for(running, 5)
     assert await cursors(store) == ["2"]
     assert probe.closed == []

@@ -260,6 +260,34 @@ async def test_a_stop_ends_every_wait_between_attempts_but_no_item_that_runs(wai
     assert again.items == list(range(2, 10))
 
 
+async def test_an_item_that_fails_after_the_stop_is_not_tried_again_although_a_flush_still_goes_on() -> None:
+    store, token, gates, flushing, go_on = MemoryCheckpointStore(), CancellationToken(), Gates(), asyncio.Event(), asyncio.Event()
+
+    async def process(item: int) -> None:
+        await gates(item)
+        failing(2)(item)
+
+    async def flush(outputs: list[int]) -> None:
+        flushing.set()
+        await go_on.wait()
+
+    probe = Probe(
+        then_silence(2), process=process, flush=flush, window=Window(count=1), item_retry=FixedRetry(9, 0), max_in_flight=3
+    )
+    gates.open(1)
+    running = asyncio.create_task(run(probe, store, token=token))
+    await flushing.wait()
+    token.cancel()
+    gates.open(2)
+    await turns(30)
+    assert probe.processed == [1, 2]
+    go_on.set()
+    with pytest.raises(WorkflowCancelledError):
+        await asyncio.wait_for(running, 5)
+    assert probe.processed == [1, 2]
+    assert await cursors(store) == ["1"]
+
+
 # -- aborted drains -----------------------------------------------------------------------------------------------------
 
 

@@ -113,6 +113,23 @@ async def test_attempts_that_are_used_up_fail_the_run_with_their_number_and_the_
 
 
 @ONE_AND_FOUR
+async def test_the_attempt_counts_for_its_item_alone(width: int) -> None:
+    seen: list[int] = []
+
+    class Looking(Flaky):
+        async def flush_window(self, ctx: Context, outputs: list[int]) -> None:
+            seen.append(ctx.attempt)
+
+        async def on_close(self, ctx: Context, reason: CloseReason) -> str:
+            seen.append(ctx.attempt)
+            return "done"
+
+    probe = Looking(numbers(1, 2), {1: 1, 2: 9}, on_item_error=SkipAndContinue(), max_in_flight=width)
+    assert await run(probe) == "done"
+    assert seen == [1, 1]
+
+
+@ONE_AND_FOUR
 async def test_no_retry_is_the_default_and_one_attempt(width: int) -> None:
     probe = Flaky(numbers(1, 3), {2: 1}, item_retry=NoRetry(), max_in_flight=width)
     with pytest.raises(TaskExecutionError) as caught:

@@ -11,8 +11,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,16 +139,30 @@ async def test_an_append_that_still_waits_is_taken_back_at_once(path: Path, noth
     await store.close()
 
 
+@asynccontextmanager
+async def gathered(store: SqliteCheckpointStore, alone: bool) -> AsyncIterator[None]:
+    """Let the appends that are begun in the block go out alone, or together when it ends."""
+    if alone:
+        yield
+    else:
+        async with store._lane._turn:  # as any other write of this event loop would
+            yield
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a group"])
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.asyncio
 async def test_an_append_that_is_being_written_is_waited_for_however_often_it_is_cancelled(
-    path: Path, times: int, nothing_left: None
+    path: Path, times: int, alone: bool, nothing_left: None
 ) -> None:
     store = SqliteCheckpointStore(path)
     await store.append("r", entry(0))
     await store.append("r", cursor(1))
     with writer(path):
-        append = asyncio.ensure_future(store.append("r", cursor(2, replaces=1)))
+        async with gathered(store, alone):
+            append = asyncio.ensure_future(store.append("r", cursor(2, replaces=1)))
+            beside = asyncio.ensure_future(store.append("beside", entry(0)))
+            await turns(5)
         await turns(20)
         for _ in range(times):
             append.cancel()
@@ -156,17 +170,21 @@ async def test_an_append_that_is_being_written_is_waited_for_however_often_it_is
         assert not append.done()
         assert stored(path) == [("r", 0), ("r", 1)]
     await cancelled(append)
-    assert stored(path) == [("r", 0), ("r", 2)]
+    assert [row for row in stored(path) if row[0] == "r"] == [("r", 0), ("r", 2)]
+    await beside
     await store.close()
-    assert stored(path) == [("r", 0), ("r", 2)]
+    assert stored(path) == [("beside", 0), ("r", 0), ("r", 2)]
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a group"])
 @pytest.mark.asyncio
-async def test_a_conflict_of_a_cancelled_append_is_nobodys_lost_exception(path: Path, nothing_left: None) -> None:
+async def test_a_conflict_of_a_cancelled_append_is_nobodys_lost_exception(path: Path, alone: bool, nothing_left: None) -> None:
     store = SqliteCheckpointStore(path)
     await store.append("r", entry(0))
     with writer(path):
-        append = asyncio.ensure_future(store.append("r", entry(0)))
+        async with gathered(store, alone):
+            append = asyncio.ensure_future(store.append("r", entry(0)))
+            await turns(5)
         await turns(20)
         append.cancel()
         await turns(3)
@@ -174,9 +192,10 @@ async def test_a_conflict_of_a_cancelled_append_is_nobodys_lost_exception(path: 
     await store.close()
 
 
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a group"])
 @pytest.mark.asyncio
 async def test_cancelling_every_asyncio_task_there_is_surfaces_only_when_the_write_is_over(
-    path: Path, nothing_left: None
+    path: Path, alone: bool, nothing_left: None
 ) -> None:
     store = SqliteCheckpointStore(path)
     await store.append("r", entry(0))
@@ -188,8 +207,10 @@ async def test_cancelling_every_asyncio_task_there_is_surfaces_only_when_the_wri
             await store.append("draining", entry(0))
 
     with writer(path):
-        append = asyncio.ensure_future(store.append("r", entry(1)))
-        draining = asyncio.ensure_future(drains())
+        async with gathered(store, alone):
+            append = asyncio.ensure_future(store.append("r", entry(1)))
+            draining = asyncio.ensure_future(drains())
+            await turns(5)
         await turns(20)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()

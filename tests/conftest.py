@@ -12,7 +12,7 @@ import pytest_asyncio
 
 @pytest_asyncio.fixture
 async def nothing_left() -> AsyncIterator[None]:
-    """No asyncio task outlives its run, and no exception is lost on the way."""
+    """No asyncio task outlives its run, and no exception is lost on the way (BR-133)."""
     loop = asyncio.get_running_loop()
     lost: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda loop, context: lost.append(context))

@@ -29,13 +29,12 @@ from cano.cancel import outlast, settled
 from cano.errors import CheckpointStoreError
 from cano.recovery.checkpoint import CheckpointRow
 from cano.recovery.memory import conflict
-from cano.recovery.schema import PATIENCE, TABLES, VERSION, Hidden, delete, insert, padded, parameters
+from cano.recovery.schema import PATIENCE, TABLES, VERSION, Hidden, delete, insert, padded, parameters, patiently
 from cano.recovery.transaction import ENDED, REFUSALS, Guard, SqliteTransaction, failure, in_transaction, inside, refuse_inside
 
 T = TypeVar("T")
 
 _GROUP = 512
-_RETRY = 0.01
 
 _connected: weakref.WeakKeyDictionary[aiosqlite.Connection, str] = weakref.WeakKeyDictionary()
 """The open connections of this process, and the database of each."""
@@ -322,10 +321,10 @@ class Lane:
         known = await self._version(connection)
         if known is None and not create:
             return False
-        await self._patiently(connection, "PRAGMA journal_mode = WAL")
+        await patiently(connection, "PRAGMA journal_mode = WAL")
         await connection.execute_fetchall(f"PRAGMA synchronous = {self._synchronous}")
         if known is None:
-            await self._patiently(connection, "BEGIN IMMEDIATE")
+            await patiently(connection, "BEGIN IMMEDIATE")
             try:
                 for statement in _statements(TABLES):
                     await connection.execute_fetchall(statement)
@@ -349,19 +348,6 @@ class Lane:
                 f"the log was written by a newer cano (schema {version}, not {VERSION}): upgrade; it was left untouched"
             )
         return version
-
-    async def _patiently(self, connection: aiosqlite.Connection, statement: str) -> None:
-        """Run a statement for which SQLite does not always wait itself, such as switching to WAL."""
-        loop = asyncio.get_running_loop()
-        patience = loop.time() + PATIENCE
-        while True:
-            try:
-                await connection.execute_fetchall(statement)
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or loop.time() > patience:
-                    raise
-            await asyncio.sleep(_RETRY)
 
 
 async def _keep(connections: list[aiosqlite.Connection]) -> AsyncGenerator[None, None]:

@@ -15,7 +15,7 @@ import aiosqlite
 
 from cano.cancel import settled
 from cano.errors import AttemptTimeoutError, CheckpointStoreError, ConfigurationError, TaskExecutionError
-from cano.recovery.schema import PATIENCE, Hidden
+from cano.recovery.schema import PATIENCE, Hidden, patiently
 from cano.recovery.sqlite import Synchronous
 
 _TABLE = """
@@ -34,7 +34,6 @@ CREATE TABLE IF NOT EXISTS cano_dead_letters (
 _COLUMNS = "workflow_id, state, task, error_type, category, cursor, item, written_at"
 _INSERT = f"INSERT INTO cano_dead_letters ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _SELECT = f"SELECT {_COLUMNS} FROM cano_dead_letters ORDER BY id"
-_RETRY = 0.01
 
 
 class Letter(Protocol):
@@ -203,9 +202,9 @@ class _Desk:
         keeper = _keep(connection)
         await anext(keeper)
         try:
-            await _patiently(connection, "PRAGMA journal_mode = WAL")
+            await patiently(connection, "PRAGMA journal_mode = WAL")
             await connection.execute_fetchall(f"PRAGMA synchronous = {self._synchronous}")
-            await _patiently(connection, _TABLE)
+            await patiently(connection, _TABLE)
         except BaseException:
             await keeper.aclose()
             raise
@@ -220,20 +219,6 @@ async def _keep(connection: aiosqlite.Connection) -> AsyncGenerator[None, None]:
         yield
     finally:
         await connection.close()
-
-
-async def _patiently(connection: aiosqlite.Connection, statement: str) -> None:
-    """Run a statement for which SQLite does not always wait itself, such as switching to WAL."""
-    loop = asyncio.get_running_loop()
-    patience = loop.time() + PATIENCE
-    while True:
-        try:
-            await connection.execute_fetchall(statement)
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or loop.time() > patience:
-                raise
-        await asyncio.sleep(_RETRY)
 
 
 def _stored(values: tuple[Any, ...]) -> StoredLetter:

@@ -6,7 +6,11 @@ replaces, so an append is one statement, which SQLite runs as one immediate tran
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 from functools import cache
+
+import aiosqlite
 
 from cano.recovery.checkpoint import CheckpointRow
 
@@ -94,3 +98,17 @@ def parameters(rows: list[tuple[str, CheckpointRow]], count: int) -> Hidden:
 
 PATIENCE = 30.0
 """How long, in seconds, SQLite waits for another writer to let go of the database."""
+
+
+async def patiently(connection: aiosqlite.Connection, statement: str) -> None:
+    """Run a statement for which SQLite does not always wait itself, such as switching to WAL."""
+    loop = asyncio.get_running_loop()
+    patience = loop.time() + PATIENCE
+    while True:
+        try:
+            await connection.execute_fetchall(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or loop.time() > patience:
+                raise
+        await asyncio.sleep(0.01)

@@ -176,6 +176,7 @@ def test_json_native_values_come_back_exactly(value: Any) -> None:
 
 @pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1, 10**40, -(10**40), 10**4000])
 def test_integers_of_any_size_come_back_exactly(number: int) -> None:
+    """BR-56."""
     for value in (number, [number], {"a": {"b": [number, 1, None]}}):
         round_trip(Codec(), value)
     round_trip(Codec(int), number)
@@ -320,6 +321,7 @@ DECLARED: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("declared", "value"), DECLARED, ids=lambda value: str(value)[:40])
 def test_declared_values_come_back_equal_and_of_the_same_type(declared: Any, value: Any) -> None:
+    """BR-50."""
     round_trip(Codec(declared), value)
 
 
@@ -349,6 +351,7 @@ def test_declared_values_of_many_kinds_come_back(
 
 
 def test_a_datetime_is_the_same_in_a_process_with_another_time_zone() -> None:
+    """BR-54."""
     script = """
 import time
 from datetime import datetime, timezone

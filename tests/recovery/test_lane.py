@@ -476,6 +476,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("way", FORGETFUL)
 def test_a_program_that_forgets_to_close_exits_at_once_with_everything_stored(path: Path, way: str) -> None:
+    """BR-63."""
     with child(FORGETFUL[way], path) as program:
         assert program.hear() == "done"
         started = time.monotonic()

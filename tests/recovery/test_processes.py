@@ -45,6 +45,7 @@ asyncio.run(main())
 
 
 def test_a_new_file_may_be_touched_by_many_at_once(path: Path) -> None:
+    """BR-62."""
     with children(4, TOUCH, path) as started:
         assert [each.hear() for each in started] == ["ready"] * 4
         for each in started:
@@ -75,6 +76,7 @@ asyncio.run(main())
 
 
 def test_two_processes_of_many_runs_share_a_file_and_every_final_cursor_is_right(path: Path) -> None:
+    """BR-60."""
     with children(2, RUNS, path) as started:
         assert [each.hear() for each in started] == ["ready"] * 2
         for each in started:

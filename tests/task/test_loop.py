@@ -70,6 +70,7 @@ async def test_a_stop_from_the_last_short_window_wins_over_on_close() -> None:
 
 
 async def test_the_source_is_closed_before_the_next_state_runs() -> None:
+    """BR-04."""
     log: list[str] = []
 
     async def source(cursor: int | None) -> Any:

@@ -25,7 +25,7 @@ class TaskConfig:
     retry_on:        which failures are worth another attempt: an exception type, a tuple of them, or a function of the
                      exception. What is no Exception is never retried, nor is `DoNotRetry`
 
-    Of a stream only `attempt_timeout` applies, to each `process_item`.
+    Of a stream only `attempt_timeout` applies, to each attempt of `process_item`, and `retry_on`, to its `item_retry`.
 
     Raises:
         ConfigurationError: one of them is of the wrong type, or the timeout is negative.

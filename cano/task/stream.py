@@ -63,15 +63,16 @@ class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
                     cursor is that of the longest finished prefix. With more than 1, `process_item` works on a copy of
                     `ctx.data` that is dropped: keep totals in `flush_window`
     transactional:  run `flush_window` inside the store's transaction, `ctx.transaction`, and commit the cursor with it
-    config:         only `attempt_timeout` applies, to each `process_item`
+    config:         only `attempt_timeout` applies, to each attempt of `process_item`, and `retry_on`, to `item_retry`
     name:           the task's name in rows, events and metrics; default the class name
 
     The cursor type is taken from `StreamTask[State, Item, Output, Cursor]`, or from `process_item(...) ->
     tuple[Output, Cursor]`; without either cursors must be JSON-native.
 
     All hooks run in the asyncio task of the run, except that a time window that ends while the source is silent is
-    flushed beside the waiting read. Neither a cancel nor a deadline interrupts `process_item`, `flush_window` or
-    `on_close`; a `drain_timeout` that has passed interrupts anything.
+    flushed beside the waiting read, and that `process_item` runs in a worker if `max_in_flight` is more than 1. Neither
+    a cancel nor a deadline interrupts `process_item`, `flush_window` or `on_close`; a `drain_timeout` that has passed
+    interrupts anything, and a `Stop` or a failure what is in flight after it.
     """
 
     window: Window = Window(count=1)

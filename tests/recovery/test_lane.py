@@ -108,6 +108,8 @@ async def test_appends_of_one_run_that_arrive_together_are_taken_in_order(path: 
         type(None),
     ]
     assert await store.load_run("r") == [entry(0), entry(1), entry(2), entry(3)]
+    await asyncio.gather(*(store.append("r", entry(sequence)) for sequence in range(4, 10)))
+    assert await store.load_run("r") == [entry(sequence) for sequence in range(10)]
     await store.close()
 
 

@@ -192,7 +192,7 @@ class Brake:
         return True
 
     async def expose(self, operation: Coroutine[Any, Any, T]) -> T:
-        """Await an operation that a stop may interrupt.
+        """Await an operation that a stop may interrupt at once: it is no read, so nothing comes `first`.
 
         Raises:
             Halted: the run was stopped before the operation or interrupted it. What it raised then is the cause.
@@ -200,6 +200,7 @@ class Brake:
         if self.on:
             operation.close()
             raise Halted
+        first, self.first = self.first, None
         self.exposed = True
         try:
             return await operation
@@ -211,6 +212,7 @@ class Brake:
             raise
         finally:
             self.settle()
+            self.first = first
 
     async def pause(self, delay: float) -> None:
         """Wait so many seconds, or until a stop.

@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, Protocol
@@ -100,7 +100,7 @@ class StreamSession:
         self.decided: Stop[Any] | None = None
         self._items = ItemHandler(task, settings, brake, host)
         self._flight = Flight(self, settings.max_in_flight) if settings.max_in_flight > 1 else None
-        self._flushing = self._resting = False
+        self._flushing = False
         self._turn_due = False
         self.spoiled = False  # whether a flush failed
         self._flushed = 0
@@ -157,8 +157,8 @@ class StreamSession:
     def poke(self) -> None:
         """Something is to be done between items. If the run waits in a read, do it beside that."""
         self.brake.call()
-        busy = self.beside is not None or self._flushing or self._resting
-        if self.brake.exposed and not busy and not self.brake.on:
+        reading = self.brake.exposed and self.brake.first is not None
+        if reading and self.beside is None and not self._flushing and not self.brake.on:
             self._start_beside(self.attend())
 
     def _start_beside(self, work: Coroutine[Any, Any, Stop[Any] | None]) -> None:
@@ -170,8 +170,6 @@ class StreamSession:
 
         The read is interrupted when that is done. An item that comes meanwhile is in hand too.
         """
-        if self._resting:
-            return False
         if self.beside is None:
             if not self.window.holds and (self._flight is None or self._flight.empty):
                 return False
@@ -225,13 +223,8 @@ class StreamSession:
         """Wait for the items in flight to make progress; a stop of the run ends that."""
         if progress.is_set():
             return
-        self._resting = True
-        try:
+        with suppress(Halted):
             await self.brake.expose(progress.wait())
-        except Halted:
-            pass
-        finally:
-            self._resting = False
 
     async def flush(self, *, draining: bool = False) -> Stop[Any] | None:
         """Flush and commit the window: encode the cursor, `flush_window`, the row. In a drain a Stop is ignored.

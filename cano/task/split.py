@@ -82,6 +82,8 @@ class Split(Generic[StateT]):
         timeout: Duration | None = None,
         max_concurrency: int | None = None,
     ) -> None:
+        if not isinstance(branches, Iterable):
+            raise ConfigurationError(f"Split(branches) must be an iterable of branches, not a {type(branches).__name__}")
         self.branches = list(branches)
         self.join = join
         self.then = then

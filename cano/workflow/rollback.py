@@ -80,7 +80,7 @@ async def _begin(run: Run, original: CanoError) -> CheckpointStoreError | None:
 
 
 def _failed(original: CanoError, errors: Sequence[CanoError], what_now: str) -> CompensationFailedError:
-    message = f"the rollback after {type(original).__name__} had {len(errors)} failures: "
+    message = f"the rollback after {type(original).__name__} had {len(errors)} {'failure' if len(errors) == 1 else 'failures'}: "
     message += ", ".join(dict.fromkeys(type(error).__name__ for error in errors))
     return CompensationFailedError(f"{message}; {what_now}" if what_now else message, errors=(original, *errors))
 

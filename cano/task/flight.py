@@ -230,7 +230,7 @@ class Flight:
                 await self._take_turns()
                 await self._process(process, entry)
                 if not Member().leaked():
-                    return  # cancelled, whatever the hook made of that
+                    raise asyncio.CancelledError  # cancelled, whatever the hook made of that
                 entry.done = True
                 self.deliver()
         except BaseException as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -439,16 +440,41 @@ async def test_any_other_base_exception_of_an_item_passes_at_once_like_a_crash(e
     assert await cursors(store) == []
 
 
-async def test_a_hook_that_cancels_the_asyncio_task_it_runs_in_ends_the_run_resumable() -> None:
+async def _lets_it_out() -> None:
+    await asyncio.sleep(0)
+
+
+async def _swallows_it() -> None:
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+
+
+async def _converts_it() -> None:
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        raise ValueError
+
+
+async def _returns_before_it_comes() -> None: ...
+
+
+async def _fails_before_it_comes() -> None:
+    raise ValueError
+
+
+@pytest.mark.parametrize("answer", [_lets_it_out, _swallows_it, _converts_it, _returns_before_it_comes, _fails_before_it_comes])
+@pytest.mark.parametrize("source", [numbers(1, 9), then_silence(3), numbers(1, 3)], ids=["goes on", "waits", "ends"])
+async def test_a_hook_that_cancels_the_asyncio_task_it_runs_in_ends_the_run_resumable(source: Any, answer: Any) -> None:
     async def process(item: int) -> None:
         if item == 3:
-            asyncio.current_task().cancel()  # type: ignore[union-attr]
-            await asyncio.sleep(0)
+            asyncio.current_task().cancel()  # type: ignore[union-attr]  # it runs in one
+            await answer()
 
-    for source in (numbers(1, 9), then_silence(3), numbers(1, 3)):
-        store = MemoryCheckpointStore()
-        probe = Probe(source, process=process, on_item_error=SkipAndContinue(), max_in_flight=3)
-        with pytest.raises(WorkflowCancelledError):
-            await asyncio.wait_for(run(probe, store), 5)
-        assert await cursors(store) in ([], ["2"])
-        assert await machine(Probe(numbers(1, 9), max_in_flight=3), store).resume_from("r") == "done"
+    store = MemoryCheckpointStore()
+    probe = Probe(source, process=process, on_item_error=SkipAndContinue(), max_in_flight=3)
+    with pytest.raises(WorkflowCancelledError):
+        async with asyncio.timeout(5):
+            await run(probe, store, drain_timeout=0.5)
+    assert await cursors(store) in ([], ["2"])
+    assert await machine(Probe(numbers(1, 9), max_in_flight=3), store).resume_from("r") == "done"

@@ -126,4 +126,4 @@ class Failing(MemoryCheckpointStore):
 class Unclaimed(MemoryCheckpointStore):
     """A store that leaves everything to the compare-and-set."""
 
-    claim = None  # type: ignore[assignment]
+    claim = None  # type: ignore[assignment]  # a store that has no claims

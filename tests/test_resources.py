@@ -158,7 +158,7 @@ async def test_look_ups_are_typed_and_say_what_is_there() -> None:
         resources.get("number", str)
     assert repr(resources) == "Resources(number, text)"
     with pytest.raises(ConfigurationError):
-        Resources({5: "x"})  # type: ignore[dict-item]
+        Resources({5: "x"})  # type: ignore[dict-item]  # wrong, on purpose
 
 
 @pytest.mark.asyncio

@@ -22,12 +22,12 @@ def type_argument(thing: object, base: type, index: int) -> Any:
     """
     kind = type(thing)
     made = getattr(thing, "__orig_class__", None)
-    arguments = _arguments(kind, base) or (kind.__parameters__ if kind is base else None)  # type: ignore[attr-defined]
+    arguments = _arguments(kind, base) or (kind.__parameters__ if kind is base else None)  # type: ignore[attr-defined]  # every generic class has them
     if arguments is None or index >= len(arguments):
         return None
     found = arguments[index]
     if isinstance(found, TypeVar) and made is not None:
-        found = dict(zip(kind.__parameters__, typing.get_args(made), strict=False)).get(found, found)  # type: ignore[attr-defined]
+        found = dict(zip(kind.__parameters__, typing.get_args(made), strict=False)).get(found, found)  # type: ignore[attr-defined]  # every generic class has them
     if isinstance(found, TypeVar) or found is Any:
         return None
     if isinstance(found, typing.ForwardRef | str):

@@ -246,7 +246,7 @@ async def test_a_run_that_crashes_at_every_single_append_gets_there_all_the_same
             return before
 
     store, inside, world, seen = OneByOne(after=True), OneByOne(after=True), World(), []
-    store.entered, inside.entered = set(), set()  # type: ignore[attr-defined]
+    store.entered, inside.entered = set(), set()  # type: ignore[attr-defined]  # `DyingStore` has no such attribute
     flow = every_model(world, store, inside, seen)
     crashes, end = 0, None
     while end is None:

@@ -292,11 +292,11 @@ DECLARED: list[tuple[Any, Any]] = [
     (list[Point], [Point(1, "a")]),
     (Model, Model(offset=1, price=Decimal("2.50"), inner=Model(offset=2, phase=Outer.Phase.SECRET))),
     (Frozen, Frozen(offset=1)),
-    (Permissive, Permissive(offset=1, more=[1])),  # type: ignore[call-arg]
+    (Permissive, Permissive(offset=1, more=[1])),  # type: ignore[call-arg]  # the model permits more
     (Private, Private(offset=1)),
-    (Optional[int], None),  # noqa: UP045
-    (Optional[int], 5),  # noqa: UP045
-    (Union[int, str], "5"),  # noqa: UP007
+    (Optional[int], None),  # noqa: UP045 - the older spelling
+    (Optional[int], 5),  # noqa: UP045 - the older spelling
+    (Union[int, str], "5"),  # noqa: UP007 - the older spelling
     (int | str, 5),
     (int | float, 1.0),
     (int | float, 1),
@@ -421,7 +421,7 @@ for line in sys.stdin:
         (bytes, bytearray(b"a")),
         (Position, ("a", 1)),
         (Position, Position("a", True)),
-        (Position, Position("a", 1, None, [1])),  # type: ignore[arg-type]
+        (Position, Position("a", 1, None, [1])),  # type: ignore[arg-type]  # wrong, on purpose
         (Holder, Loose(1)),
         (Point, (1, "a")),
         (tuple[int, str], Point(1, "a")),
@@ -496,7 +496,7 @@ GARBAGE = [
 ]
 ALL_TYPES = [
     *(UNDECLARED, int, str, bool, float, list[int], datetime, Decimal, Outer.Phase, Position, Model, bytes, Point),
-    Optional[int],  # noqa: UP045
+    Optional[int],  # noqa: UP045 - the older spelling
 ]
 
 
@@ -530,9 +530,9 @@ def test_whatever_the_bytes_reading_gives_a_value_that_was_stored_or_an_error(bl
         (str, b"1"),
         (bool, b"1"),
         (type(None), b"0"),
-        (Optional[int], b"true"),  # noqa: UP045
-        (Optional[int], b'"1"'),  # noqa: UP045
-        (Optional[int], b"1.0"),  # noqa: UP045
+        (Optional[int], b"true"),  # noqa: UP045 - the older spelling
+        (Optional[int], b'"1"'),  # noqa: UP045 - the older spelling
+        (Optional[int], b"1.0"),  # noqa: UP045 - the older spelling
         (list[int], b'["1"]'),
         (list[int], b"[1.0]"),
         (list[int], b"[true]"),
@@ -625,7 +625,7 @@ def test_a_value_of_a_type_that_can_change_is_fixed_at_once(declared: Any) -> No
     [
         *(int, float, str, bytes, bool, type(None), Decimal, datetime, date, time, timedelta, UUID, Fraction),
         *(Outer.Phase, Outer.Level, Position, Point, Frozen, Literal["a"], Annotated[int, Field(gt=0)], Uncompared),
-        *(Optional[int], int | str | None, tuple[int, ...], tuple[int, tuple[str, Position]], frozenset[str]),  # noqa: UP045
+        *(Optional[int], int | str | None, tuple[int, ...], tuple[int, tuple[str, Position]], frozenset[str]),  # noqa: UP045 - the older spelling
     ],
     ids=str,
 )
@@ -637,7 +637,7 @@ def test_a_value_that_cannot_change_is_kept_as_it_is_until_the_window_closes(dec
 @pytest.mark.parametrize(
     "declared",
     [
-        *(list, dict, set, tuple, list[int], tuple[list[int], ...], tuple[Any, ...], Optional[list[int]], int | Model),  # noqa: UP045
+        *(list, dict, set, tuple, list[int], tuple[list[int], ...], tuple[Any, ...], Optional[list[int]], int | Model),  # noqa: UP045 - the older spelling
         *(frozenset[Holder], Annotated[list[int], "x"], Model, Loose, Holder, Bag, FrozenHolder, Any, object, Offset, "int"),
     ],
     ids=str,

@@ -87,12 +87,12 @@ class StoresText(Plain):
 class GivesBytearrays(Plain):
     async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
         rows = await super().load_run(workflow_id)
-        return [replace(row, blob=None if row.blob is None else bytearray(row.blob)) for row in rows]  # type: ignore[arg-type]
+        return [replace(row, blob=None if row.blob is None else bytearray(row.blob)) for row in rows]  # type: ignore[arg-type]  # a store that does it wrong
 
 
 class GivesPlainKinds(Plain):
     async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
-        return [replace(row, kind=str(row.kind)) for row in await super().load_run(workflow_id)]  # type: ignore[arg-type]
+        return [replace(row, kind=str(row.kind)) for row in await super().load_run(workflow_id)]  # type: ignore[arg-type]  # a store that does it wrong
 
 
 class LosesVersions(Plain):
@@ -229,11 +229,11 @@ class Trims(Keyed):
 
 
 class Normalizes(Keyed):
-    key = lambda text: unicodedata.normalize("NFC", text)  # noqa: E731
+    key = lambda text: unicodedata.normalize("NFC", text)  # noqa: E731 - as short as the clause
 
 
 class CutsLongIds(Keyed):
-    key = lambda text: text[:128]  # noqa: E731
+    key = lambda text: text[:128]  # noqa: E731 - as short as the clause
 
 
 class TakesWildcards(Plain):

@@ -61,7 +61,7 @@ async def test_a_letter_comes_back_as_it_was_written_oldest_first(path: Path) ->
     assert (second.error_type, second.category, second.cursor) == ("AttemptTimeoutError", "timeout", None)
     assert before <= first.written_at <= datetime.now(UTC)
     with pytest.raises(AttributeError):
-        first.item = b""  # type: ignore[misc]
+        first.item = b""  # type: ignore[misc]  # wrong, on purpose
 
 
 async def test_without_a_database_there_are_no_letters_and_none_is_made(path: Path) -> None:
@@ -213,7 +213,7 @@ async def test_a_path_that_names_no_file_is_refused(path: Any) -> None:
     with pytest.raises(ConfigurationError):
         SqliteDeadLetterSink(path)
     with pytest.raises(ConfigurationError):
-        SqliteDeadLetterSink("letters.db", synchronous="OFF")  # type: ignore[arg-type]
+        SqliteDeadLetterSink("letters.db", synchronous="OFF")  # type: ignore[arg-type]  # wrong, on purpose
 
 
 async def test_names_with_quotes_are_bound_and_stored_as_they_are(path: Path) -> None:

@@ -413,7 +413,7 @@ async def test_what_sqlite_cannot_hold_is_refused_alone_and_not_with_the_appends
         store.append("bad \ud800", entry(0)),
         store.append("large", entry(0, workflow_version=2**70)),
         store.append("conflicting", entry(5)),
-        store.append("wrong", entry(0, state={"not": "text"})),  # type: ignore[arg-type]
+        store.append("wrong", entry(0, state={"not": "text"})),  # type: ignore[arg-type]  # wrong, on purpose
         store.append("fine", cursor(0)),
         return_exceptions=True,
     )

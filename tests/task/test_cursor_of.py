@@ -308,7 +308,7 @@ async def test_a_cursor_of_none_leaves_the_cursor_where_it_is(width: int) -> Non
 async def test_a_cursor_that_changes_later_is_stored_as_it_was_given(width: int) -> None:
     place = {"line": 0}
 
-    class Shared(StreamTask):  # type: ignore[type-arg]
+    class Shared(StreamTask):  # type: ignore[type-arg]  # so it is meant
         max_in_flight = width
         on_item_error = SKIP
         window = Window(count=100)

@@ -183,7 +183,7 @@ async def test_no_value_is_in_any_log_line_event_or_message(tmp_path: Path, capl
 
     events: list[Any] = []
     seen = WorkflowObserver()
-    seen.on_item_dropped = events.append  # type: ignore[method-assign]
+    seen.on_item_dropped = events.append  # type: ignore[method-assign]  # this observer is not shared
 
     def source(cursor: Any) -> Any:
         return [53973]

@@ -17,7 +17,7 @@ class Later:
     pass
 
 
-class Bare(StreamTask):  # type: ignore[type-arg]
+class Bare(StreamTask):  # type: ignore[type-arg]  # so it is meant
     async def process_item(self, ctx: Any, item: Any) -> Any:
         return item, item
 
@@ -42,17 +42,17 @@ class Quoted(StreamTask[str, int, int, "Later"]):
     pass
 
 
-class Lost(StreamTask[str, int, int, "Nowhere"]):  # type: ignore[name-defined]
+class Lost(StreamTask[str, int, int, "Nowhere"]):  # type: ignore[name-defined]  # so it is meant
     pass
 
 
-class Annotated(StreamTask):  # type: ignore[type-arg]
+class Annotated(StreamTask):  # type: ignore[type-arg]  # so it is meant
     async def process_item(self, ctx: Any, item: Any) -> tuple[str, tuple[int, str]]:
         return "", (1, "")
 
 
-class Ununderstood(StreamTask):  # type: ignore[type-arg]
-    async def process_item(self, ctx: Any, item: Any) -> tuple[str, Nowhere]:  # type: ignore[name-defined]  # noqa: F821
+class Ununderstood(StreamTask):  # type: ignore[type-arg]  # so it is meant
+    async def process_item(self, ctx: Any, item: Any) -> tuple[str, Nowhere]:  # type: ignore[name-defined]  # noqa: F821 - so it is meant
         return "", 1
 
 

@@ -220,7 +220,7 @@ async def test_a_process_item_that_returns_no_pair_fails_the_run_whatever_the_po
 async def test_a_cursor_that_cannot_be_stored_is_refused_before_the_flush_whatever_the_policy(policy: Any) -> None:
     """BR-58."""
 
-    class Untyped(StreamTask):  # type: ignore[type-arg]
+    class Untyped(StreamTask):  # type: ignore[type-arg]  # so it is meant
         max_in_flight = 4
         on_item_error = policy
         flushed: list[Any] = []
@@ -252,7 +252,7 @@ async def test_a_cursor_that_changes_later_is_stored_as_it_was_returned() -> Non
     store = MemoryCheckpointStore()
     position = {"line": 0}
 
-    class Shared(StreamTask):  # type: ignore[type-arg]
+    class Shared(StreamTask):  # type: ignore[type-arg]  # so it is meant
         max_in_flight = 2
         window = Window(count=100)
 

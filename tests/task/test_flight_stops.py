@@ -397,7 +397,7 @@ async def test_what_an_item_leaks_is_an_ordinary_failure(error: BaseException) -
         with pytest.raises(TaskExecutionError) as caught:
             await run(probe)
         assert caught.value.category == "task_execution"
-        assert caught.value.__cause__ is error or caught.value.__cause__.__cause__ is error  # type: ignore[union-attr]
+        assert caught.value.__cause__ is error or caught.value.__cause__.__cause__ is error  # type: ignore[union-attr]  # a cause of ours has one
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])

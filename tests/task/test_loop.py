@@ -483,7 +483,7 @@ async def test_what_a_hook_leaks_is_an_ordinary_failure_of_that_hook(error: Base
     with pytest.raises(TaskExecutionError) as caught:
         await run(Leaky(numbers(1, 3), config=TaskConfig(attempt_timeout=10)))
     assert caught.value.category == "task_execution"
-    assert caught.value.__cause__ is error or caught.value.__cause__.__cause__ is error  # type: ignore[union-attr]
+    assert caught.value.__cause__ is error or caught.value.__cause__.__cause__ is error  # type: ignore[union-attr]  # a cause of ours has one
 
 
 async def test_a_leaked_cancelled_error_is_not_skipped_by_a_policy() -> None:
@@ -596,7 +596,7 @@ async def test_a_cursor_that_changes_later_is_stored_as_it_was_returned() -> Non
     store = MemoryCheckpointStore()
     position = {"line": 0}
 
-    class Shared(StreamTask):  # type: ignore[type-arg]
+    class Shared(StreamTask):  # type: ignore[type-arg]  # so it is meant
         window = Window(count=10)
 
         async def open(self, ctx: Any, cursor: Any) -> Any:

@@ -91,8 +91,8 @@ def test_jitter_spreads_around_the_delay_and_stays_within_it() -> None:
     policy = ExponentialBackoff(FOREVER, base_delay=0.1, multiplier=1, jitter=0.5)
     samples = [policy.delay(1) for _ in range(2000)]
     assert all(sample is not None and 0.05 <= sample <= 0.15 for sample in samples)
-    assert min(samples) < 0.06  # type: ignore[type-var, operator]
-    assert max(samples) > 0.14  # type: ignore[type-var, operator]
+    assert min(samples) < 0.06  # type: ignore[type-var, operator]  # it gives one
+    assert max(samples) > 0.14  # type: ignore[type-var, operator]  # it gives one
 
 
 def test_a_full_jitter_never_takes_a_delay_down_to_nothing() -> None:
@@ -123,26 +123,26 @@ def test_a_jitter_out_of_range_counts_as_the_nearer_end(jitter: Any, least: floa
     [
         lambda: FixedRetry(-1, 0),
         lambda: FixedRetry(True, 0),
-        lambda: FixedRetry(1.0, 0),  # type: ignore[arg-type]
+        lambda: FixedRetry(1.0, 0),  # type: ignore[arg-type]  # wrong, on purpose
         lambda: FixedRetry(1, -1),
         lambda: FixedRetry(1, math.nan),
-        lambda: FixedRetry(1, "1"),  # type: ignore[arg-type]
+        lambda: FixedRetry(1, "1"),  # type: ignore[arg-type]  # wrong, on purpose
         lambda: FixedRetry(1, timedelta(seconds=-1)),
         lambda: ExponentialBackoff(-1),
-        lambda: ExponentialBackoff(2.5),  # type: ignore[arg-type]
+        lambda: ExponentialBackoff(2.5),  # type: ignore[arg-type]  # wrong, on purpose
         lambda: ExponentialBackoff(base_delay=-0.1),
         lambda: ExponentialBackoff(base_delay=math.nan),
         lambda: ExponentialBackoff(max_delay=True),
-        lambda: ExponentialBackoff(max_delay=None),  # type: ignore[arg-type]
-        lambda: ExponentialBackoff(multiplier="2"),  # type: ignore[arg-type]
+        lambda: ExponentialBackoff(max_delay=None),  # type: ignore[arg-type]  # wrong, on purpose
+        lambda: ExponentialBackoff(multiplier="2"),  # type: ignore[arg-type]  # wrong, on purpose
         lambda: ExponentialBackoff(jitter=True),
-        lambda: TaskConfig(retry=3),  # type: ignore[arg-type]
-        lambda: TaskConfig(retry=NoRetry),  # type: ignore[arg-type]
+        lambda: TaskConfig(retry=3),  # type: ignore[arg-type]  # wrong, on purpose
+        lambda: TaskConfig(retry=NoRetry),  # type: ignore[arg-type]  # wrong, on purpose
         lambda: TaskConfig(attempt_timeout=-1),
-        lambda: TaskConfig(attempt_timeout="1"),  # type: ignore[arg-type]
-        lambda: TaskConfig(retry_on="ValueError"),  # type: ignore[arg-type]
-        lambda: TaskConfig(retry_on=(ValueError, "KeyError")),  # type: ignore[arg-type]
-        lambda: TaskConfig(retry_on=int),  # type: ignore[arg-type]
+        lambda: TaskConfig(attempt_timeout="1"),  # type: ignore[arg-type]  # wrong, on purpose
+        lambda: TaskConfig(retry_on="ValueError"),  # type: ignore[arg-type]  # wrong, on purpose
+        lambda: TaskConfig(retry_on=(ValueError, "KeyError")),  # type: ignore[arg-type]  # wrong, on purpose
+        lambda: TaskConfig(retry_on=int),  # type: ignore[arg-type]  # wrong, on purpose
     ],
 )
 def test_nonsense_is_refused_at_once(make: Any) -> None:
@@ -155,4 +155,4 @@ def test_a_predicate_that_would_have_to_be_awaited_is_refused() -> None:
         return True
 
     with pytest.raises(ConfigurationError, match="async"):
-        TaskConfig(retry_on=worth_it)  # type: ignore[arg-type]
+        TaskConfig(retry_on=worth_it)  # type: ignore[arg-type]  # wrong, on purpose

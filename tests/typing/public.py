@@ -150,20 +150,20 @@ class MissesHooks(StreamTask[Step, int, int, int]):
         return item, item
 
 
-MissesHooks()  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
+MissesHooks()  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]  # wrong, on purpose
 flow.register("merge", Merge())  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-flow.register(Step.MERGE, wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-flow.add_exit_state("done")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-Window(count="five")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-SqliteCheckpointStore("runs.db", synchronous="OFF")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+flow.register(Step.MERGE, wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
+flow.add_exit_state("done")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
+Window(count="five")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
+SqliteCheckpointStore("runs.db", synchronous="OFF")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
 FailFast(3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 class WrongOutput(Ingest):
-    async def process_item(self, ctx: Context[Totals], item: tuple[int, str]) -> tuple[int, int]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    async def process_item(self, ctx: Context[Totals], item: tuple[int, str]) -> tuple[int, int]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # wrong, on purpose
         return 1, 1
 
 
 class WrongState(Task[Step]):
-    async def run(self, ctx: Context[Totals]) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    async def run(self, ctx: Context[Totals]) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # wrong, on purpose
         return "done"

@@ -626,7 +626,7 @@ async def test_a_token_may_stop_many_runs_and_a_child_only_its_own() -> None:
 
 async def test_a_token_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="CancellationToken"):
-        await machine(Probe(numbers(1, 2))).orchestrate("work", token="now")  # type: ignore[arg-type]
+        await machine(Probe(numbers(1, 2))).orchestrate("work", token="now")  # type: ignore[arg-type]  # wrong, on purpose
 
 
 class Endless(StreamTask[str, int, int, int]):

@@ -100,7 +100,7 @@ async def test_an_enclosing_timeout_drains_the_run_and_becomes_a_timeout_error()
         async with asyncio.timeout(0.03):
             await run(probe, store)
     assert probe.flushed == [[1, 2, 3]]
-    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]  # it runs in one
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(run(Probe(then_silence(3), window=HOUR)), 0.03)
 
@@ -190,7 +190,7 @@ async def test_a_hook_that_cancels_the_asyncio_task_it_runs_in_ends_the_run_resu
 
     async def process(item: int) -> None:
         if item == 3:
-            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            asyncio.current_task().cancel()  # type: ignore[union-attr]  # it runs in one
             await asyncio.sleep(0)
 
     with pytest.raises(WorkflowCancelledError):

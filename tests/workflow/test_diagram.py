@@ -67,7 +67,7 @@ def test_dot_quotes_what_it_is_given() -> None:
 
 
 def test_a_task_without_annotations_is_drawn_alone() -> None:
-    async def silent(ctx):  # type: ignore[no-untyped-def]
+    async def silent(ctx):  # type: ignore[no-untyped-def]  # so it is meant
         return "done"
 
     text = Workflow[str]().register("work", silent).add_exit_state("done").to_mermaid()

@@ -603,7 +603,7 @@ async def test_a_failure_deep_in_nested_splits_reaches_the_outer_join() -> None:
     assert took < 2
     causes = [error]
     while causes[-1].__cause__ is not None:
-        causes.append(causes[-1].__cause__)  # type: ignore[arg-type]
+        causes.append(causes[-1].__cause__)  # type: ignore[arg-type]  # it has one
     assert raised in causes
 
 

@@ -180,12 +180,12 @@ async def test_an_observer_that_raises_changes_nothing_and_the_next_is_told_all(
 
 async def test_an_observer_must_be_one_and_not_be_async() -> None:
     class Async(WorkflowObserver):
-        async def on_window(self, event: Any) -> None:  # type: ignore[override]
+        async def on_window(self, event: Any) -> None:  # type: ignore[override]  # wrong, on purpose
             pass
 
     for observer in (object(), Async(), Recorder):
         with pytest.raises(ConfigurationError):
-            Workflow[str](observers=[observer])  # type: ignore[list-item]
+            Workflow[str](observers=[observer])  # type: ignore[list-item]  # wrong, on purpose
 
 
 class Secretive(StreamTask[str, dict[str, str], dict[str, str], dict[str, str]]):

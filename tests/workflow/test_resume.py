@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
 class Unclaimed(MemoryCheckpointStore):
     """A store that leaves everything to the compare-and-set."""
 
-    claim = None  # type: ignore[assignment]
+    claim = None  # type: ignore[assignment]  # a store that has no claims
 
 
 class Crash(BaseException):

@@ -343,7 +343,7 @@ async def test_a_resume_asks_anew_and_a_ready_state_has_to_be_known() -> None:
 async def test_nonsense_is_refused_at_once() -> None:
     for delay in (-1, float("nan"), "1", None, True):
         with pytest.raises(ConfigurationError):
-            Pending(delay)  # type: ignore[arg-type]
+            Pending(delay)  # type: ignore[arg-type]  # wrong, on purpose
     with pytest.raises(ConfigurationError):
         machine(Poll(Ready("done"), on_poll_error=SkipAndContinue()))
     with pytest.raises(ConfigurationError):

@@ -365,7 +365,7 @@ async def test_compensators_belong_to_states_not_to_names() -> None:
             mark = ""
 
             async def compensate(self, ctx: Any, output: int) -> None:
-                undone.append((self.mark, ctx.state, output))  # noqa: B023
+                undone.append((self.mark, ctx.state, output))  # noqa: B023 - called before the next `undone`
 
         for state, output, then in (("a", 1, "b"), ("b", 2, "last")):
             deed = Marked(log, "Same", output, then)

@@ -502,7 +502,7 @@ async def test_slots_are_conserved_under_random_cancels_and_failures() -> None:
             token.cancel()
         try:
             await asyncio.wait_for(running, 10)
-            assert len(seen[0].values) >= split.join.n  # type: ignore[union-attr]
+            assert len(seen[0].values) >= split.join.n  # type: ignore[union-attr]  # a Quorum
         except (WorkflowError, WorkflowCancelledError):
             pass
         assert most <= limit

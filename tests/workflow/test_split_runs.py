@@ -327,7 +327,7 @@ async def test_a_split_and_its_branches_write_one_row() -> None:
 
 
 class Compensated(CompensatableTask[str, int]):
-    async def run(self, ctx: Any) -> tuple[str, int]: ...  # type: ignore[empty-body]
+    async def run(self, ctx: Any) -> tuple[str, int]: ...  # type: ignore[empty-body]  # it never runs
 
     async def compensate(self, ctx: Any, output: int) -> None: ...
 
@@ -360,7 +360,7 @@ async def test_a_task_that_writes_rows_of_its_own_cannot_be_a_branch(task: Any) 
 
 async def test_other_problems_of_a_split_are_reported_before_anything_runs() -> None:
     with pytest.raises(ConfigurationError, match="must be an iterable of branches, not a Branch"):
-        Split(gives(1), join=All(), then="join")  # type: ignore[arg-type]
+        Split(gives(1), join=All(), then="join")  # type: ignore[arg-type]  # wrong, on purpose
     with pytest.raises(ConfigurationError, match="branch 0: a int is no task"):
         Workflow[str]().register("split", Split([1], join=All(), then="join"))
     with pytest.raises(ConfigurationError, match="not the class"):

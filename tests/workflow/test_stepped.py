@@ -385,7 +385,7 @@ async def test_a_step_that_crashes_is_done_again_from_its_cursor() -> None:
 
 async def test_a_stepped_task_that_another_owner_overtook_stops_at_its_next_step() -> None:
     class Unclaimed(MemoryCheckpointStore):
-        claim = None  # type: ignore[assignment]
+        claim = None  # type: ignore[assignment]  # a store that has no claims
 
     store = Unclaimed()
     other = Steps(4)

@@ -148,7 +148,7 @@ async def test_a_resume_waits_only_for_what_is_left_and_does_not_ask_again(tmp_p
         assert await machine(again, store).resume_from("r") == "done"
         assert loop.time() - began < 0.7
         assert (again.waits, again.went_on) == (0, 1)
-    await store.close()  # type: ignore[union-attr]
+    await store.close()  # type: ignore[union-attr]  # the store of SQLite
 
 
 async def test_a_resume_after_the_deadline_waits_for_nothing() -> None:

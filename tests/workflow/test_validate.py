@@ -58,9 +58,9 @@ async def test_a_run_is_refused_before_anything_happens() -> None:
     flow = machine(work, store)
     for call in (
         flow.orchestrate("elsewhere", workflow_id="r"),
-        flow.orchestrate(None, workflow_id="r"),  # type: ignore[arg-type]
-        flow.orchestrate("work", workflow_id="r", if_exists="perhaps"),  # type: ignore[arg-type]
-        flow.orchestrate("work", workflow_id="r", token=CancellationToken),  # type: ignore[arg-type]
+        flow.orchestrate(None, workflow_id="r"),  # type: ignore[arg-type]  # wrong, on purpose
+        flow.orchestrate("work", workflow_id="r", if_exists="perhaps"),  # type: ignore[arg-type]  # wrong, on purpose
+        flow.orchestrate("work", workflow_id="r", token=CancellationToken),  # type: ignore[arg-type]  # wrong, on purpose
     ):
         with pytest.raises(ConfigurationError):
             await call
@@ -79,9 +79,9 @@ def test_a_class_that_misses_hooks_is_refused_with_their_names() -> None:
         pass
 
     with pytest.raises(ConfigurationError, match="Half must define flush_window, on_close"):
-        Workflow[str]().register("work", Half())  # type: ignore[abstract]
+        Workflow[str]().register("work", Half())  # type: ignore[abstract]  # wrong, on purpose
     with pytest.raises(ConfigurationError, match="Idle must define run"):
-        Workflow[str]().register("work", Idle())  # type: ignore[abstract]
+        Workflow[str]().register("work", Idle())  # type: ignore[abstract]  # wrong, on purpose
 
 
 @pytest.mark.parametrize("task", [5, "work", object(), lambda ctx: "done", Probe, len])
@@ -92,7 +92,7 @@ def test_what_is_no_task_is_refused(task: Any) -> None:
 
 def test_a_task_whose_run_is_not_async_is_refused() -> None:
     class Sync(Task[str]):
-        def run(self, ctx: Any) -> str:  # type: ignore[override]
+        def run(self, ctx: Any) -> str:  # type: ignore[override]  # wrong, on purpose
             return "done"
 
     with pytest.raises(ConfigurationError, match="async def"):
@@ -189,7 +189,7 @@ def test_a_cursor_type_that_cannot_be_stored_is_refused_at_registration() -> Non
         pass
 
     class Odd(StreamTask[str, int, int, Opaque]):
-        open = process_item = flush_window = on_close = work  # type: ignore[assignment]
+        open = process_item = flush_window = on_close = work  # type: ignore[assignment]  # wrong, on purpose
 
     with pytest.raises(ConfigurationError, match=r"cursor of Odd is declared .*Opaque"):
         Workflow[str]().register("work", Odd())

@@ -40,7 +40,7 @@ _POINTLESS = (ConfigurationError, CursorError, ResourceNotFoundError, ResourceTy
 
 
 class DoNotRetry(Exception):
-    """Raise it, or raise something from it, to end the attempts although there are some left."""
+    """Raise it, or raise something from it, to end the attempts although there are some left; in an asyncio.TaskGroup, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +163,12 @@ class Rules:
 
 def hopeless(error: BaseException) -> bool:
     """Whether no attempt can mend an error, whatever `retry_on` says: it asks for none, it is about how the program is
-    written, or it is no Exception, or ours for something that is none.
+    written, or it is no Exception, or ours for something that is none; or one of those is in a group of errors.
     """
     cause = error.__cause__
     if not isinstance(error, Exception) or isinstance(error, (DoNotRetry, *_POINTLESS)) or isinstance(cause, DoNotRetry):
+        return True
+    if isinstance(error, ExceptionGroup) and any(hopeless(member) for member in error.exceptions):
         return True
     return isinstance(error, CanoError) and cause is not None and not isinstance(cause, Exception)
 

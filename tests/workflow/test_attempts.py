@@ -204,6 +204,26 @@ async def test_do_not_retry_ends_the_attempts_raised_or_raised_from() -> None:
         assert isinstance(error.__cause__, DoNotRetry | KeyError)
 
 
+@pytest.mark.parametrize("cause", [DoNotRetry, ConfigurationError], ids=["asked for", "pointless"])
+async def test_what_cannot_get_better_ends_the_attempts_out_of_a_task_group_too(cause: type[Exception]) -> None:
+    async def fails() -> None:
+        raise cause("enough")
+
+    async def work(ctx: Any) -> str:
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+            outer.create_task(asyncio.sleep(3600))
+            inner.create_task(fails())
+        return "done"
+
+    async def merely_fails(ctx: Any) -> str:
+        raise ExceptionGroup("", [ValueError(), ExceptionGroup("", [KeyError()])])
+
+    task = Scripted(merely_fails, work, "done", config=TaskConfig(retry=FixedRetry(5, 0)))
+    error = await failure(task)
+    assert task.attempts == [1, 2]
+    assert isinstance(error.__cause__, ExceptionGroup)
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, Crash])
 async def test_a_base_exception_is_never_retried_whatever_the_predicate(kind: type[BaseException]) -> None:
     """BR-25."""

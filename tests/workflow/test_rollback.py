@@ -123,9 +123,12 @@ async def test_a_rollback_in_a_drain_is_sheltered_and_the_teardown_after_it_is_b
         await asyncio.sleep(0.04)
         raise asyncio.CancelledError
 
-    def hang(ctx: Any) -> Any:
+    async def hang(ctx: Any) -> None:
         log.append("hangs")
-        return asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await turns()  # so that the drain's timer is running when the rollback begins
 
     hooks: Any = {"b": {"undo": leaks}, "c": {"run": hang if aborted else None}}
     built = saga(log, last=hang, hooks=hooks, drain_timeout=0.02, resources={"r": Resource()})

@@ -14,7 +14,7 @@ demo: $(STAMP)
 	$(BIN)/python -m examples.flights
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: lint types test
 
@@ -33,11 +33,11 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("cano needs Python 3.11 or newer; set PYTHON=..." if sys.version_info < (3, 11) else 0)'
 ifneq ($(UV),)
 	test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
-	$(UV) pip install --quiet --python $(BIN)/python --editable '.[demo]' $(GROUPS)
+	$(UV) pip install --quiet --python $(BIN)/python --editable '.[all]' $(GROUPS)
 else
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]' $(GROUPS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]' $(GROUPS)
 endif
 	@touch $@
 

@@ -1,11 +1,15 @@
-"""The only door through which time enters: durations come in here and are measured on the event loop's clock."""
+"""The only door through which time enters. Durations come in here and are measured on the event loop's clock, which never
+jumps; the wall clock only labels, and says when a moment of the calendar has come.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from datetime import timedelta
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 from cano.errors import ConfigurationError
 
@@ -17,6 +21,39 @@ TURN = 0.010
 
 _LOOK = 0.0005
 _MAX_STRIDE = 64
+
+
+_now: Callable[[], float] | None = None
+_wall: Callable[[], datetime] | None = None
+
+
+def now() -> float:
+    """Monotonic seconds, for measuring durations: of the running event loop, whose clock may be a virtual one, else of the
+    machine. May be called in any thread.
+    """
+    if _now is not None:
+        return _now()
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
+
+
+def wall() -> datetime:
+    """The present moment of the calendar, in UTC."""
+    return datetime.now(UTC) if _wall is None else _wall()
+
+
+@contextmanager
+def replaced(*, now: Callable[[], float] | None = None, wall: Callable[[], datetime] | None = None) -> Iterator[None]:
+    """Let other clocks tell the time while the block lasts, in the whole process. For tests."""
+    global _now, _wall
+    before = _now, _wall
+    _now, _wall = now or _now, wall or _wall
+    try:
+        yield
+    finally:
+        _now, _wall = before
 
 
 def seconds(value: Duration, what: str) -> float:

@@ -8,12 +8,13 @@ import sqlite3
 import weakref
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol, Self
 
 import aiosqlite
 
 from cano.cancel import settled
+from cano.clock import wall
 from cano.errors import AttemptTimeoutError, CheckpointStoreError, ConfigurationError, TaskExecutionError
 from cano.recovery.schema import PATIENCE, Hidden, patiently
 from cano.recovery.sqlite import Synchronous
@@ -139,7 +140,7 @@ class SqliteDeadLetterSink:
         category = AttemptTimeoutError.category if isinstance(letter.error, AttemptTimeoutError) else TaskExecutionError.category
         cursor, item = letter.encode_cursor(), letter.encode_item()
         place = (letter.workflow_id, letter.state, letter.task)
-        values = Hidden((*place, letter.error_type, category, cursor, item, datetime.now(UTC).isoformat()))
+        values = Hidden((*place, letter.error_type, category, cursor, item, wall().isoformat()))
         await settled(self._desk.run(_INSERT, values))
 
     async def letters(self) -> list[StoredLetter]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 from cano.brake import Halted
-from cano.clock import Turn
+from cano.clock import Turn, wall
 from cano.context import Context
 from cano.errors import (
     CanoError,
@@ -95,13 +95,13 @@ async def run_timer(run: Run, registered: Registration, ctx: Context[Any], deadl
     rules, loop = rules_of(task), asyncio.get_running_loop()
     if deadline is None:
         moment = await run_attempts(partial(task.wait, ctx), ctx=ctx, hook="wait", rules=rules, guard=run.brake, host=run)
-        began, now = loop.time(), datetime.now(UTC)
+        began, now = loop.time(), wall()
         deadline = deadline_of(task.name, moment, now)
         assert registered.codec is not None
         blob = registered.codec.encode(deadline)
         await run.journal.cursor(registered.label, registered.name, blob, next_state=None, visit=run.visit, data=run.save())
     else:
-        began, now = loop.time(), datetime.now(UTC)
+        began, now = loop.time(), wall()
     until = began + (deadline - now).total_seconds()
 
     async def rest() -> Any:

@@ -168,7 +168,7 @@ class CircuitBreaker(Resource):
             aboard = False
             if self._state is BreakerState.HALF_OPEN:
                 aboard = passenger_of is not None and passenger_of._epoch == self._epoch
-                if not aboard and self._trials >= self._max_calls:
+                if not aboard and not self._has_room():
                     raise self._rejection("half-open: trial slot exhausted")
                 self._trials += not aboard
             self.counts.acquired += 1
@@ -220,6 +220,14 @@ class CircuitBreaker(Resource):
         while self._abandoned:
             if self._abandoned.popleft() == self._epoch and self._state is BreakerState.HALF_OPEN:
                 self._trials -= 1
+
+    def _has_room(self) -> bool:
+        if self._trials >= self._max_calls:
+            for owner in list(self._entered):
+                if isinstance(owner, asyncio.Task) and owner.done():  # it never left its block, and will not any more
+                    del self._entered[owner]
+            self._collect()
+        return self._trials < self._max_calls
 
     def _enter(self) -> None:
         owner = _owner()

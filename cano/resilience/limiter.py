@@ -8,8 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from cano import clock
-from cano.clock import Duration
+from cano.clock import Duration, now
 from cano.errors import ConfigurationError, RateLimitedError
 from cano.resilience.amounts import MOST_CALLS, cost_of, whole
 from cano.resilience.bucket import Bucket
@@ -106,7 +105,7 @@ class Limiter(Resource):
                 self._admitted(charges)
                 return
             self._refused(outcome, waits=True)
-            since = clock.now()
+            since = now()
             waiter = wait_in_line(charges, outcome)
         try:
             await waiter.future
@@ -121,7 +120,7 @@ class Limiter(Resource):
             raise
         with LOCK:
             self._admitted(charges)
-            self._waited(outcome.charge, max(0.0, clock.now() - since))
+            self._waited(outcome.charge, max(0.0, now() - since))
 
 
 class MeteredLimiter(Limiter):
@@ -188,10 +187,10 @@ class MeteredLimiter(Limiter):
         """How much is used now."""
         with LOCK:
             put_right()
-            meter, now = self._gate.meter, self._gate.time.now()
-            resets_in = meter.resets_in(now)
-            resets_at = None if resets_in is None else clock.now() + resets_in
-            return Usage(meter.capacity - meter.available(now), meter.capacity, meter.time_until(1, now), resets_at)
+            meter, time = self._gate.meter, self._gate.time.now()
+            resets_in = meter.resets_in(time)
+            resets_at = None if resets_in is None else now() + resets_in
+            return Usage(meter.capacity - meter.available(time), meter.capacity, meter.time_until(1, time), resets_at)
 
 
 class RateLimiter(MeteredLimiter):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cano import clock
+from cano.clock import now
 
 _ANOTHER = 1.0
 
@@ -18,12 +18,12 @@ class SteadyTime:
     __slots__ = ("_last", "_offset", "_reading")
 
     def __init__(self) -> None:
-        self._reading = self._last = clock.now()
+        self._reading = self._last = now()
         self._offset = 0.0
 
     def now(self) -> float:
         """Seconds. Only differences mean something."""
-        reading = clock.now()
+        reading = now()
         if reading < self._reading - _ANOTHER:
             self._offset = self._last - reading
             self._reading = reading

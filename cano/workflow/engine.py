@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from cano.brake import Halt, Halted
-from cano.clock import Turn
+from cano.clock import Turn, now
 from cano.errors import (
     CanoError,
     CheckpointStoreError,
@@ -45,24 +45,33 @@ async def live(run: Run, request: Request) -> Any:
     reverse.
     """
     run.audience.tell("on_run_start", RunStarted, resumed=request.resume)
+    began = now() if run.audience else 0.0
     outcome: Outcome = "crashed"
+    kind: type[BaseException] | None = None
     try:
         end = await _live(run, request)
         outcome = "completed"
         return end
     except (Halted, asyncio.CancelledError) as error:  # stopped before the first state
         if not run.brake.on:
+            outcome, kind = "failed", TaskExecutionError
             raise TaskExecutionError("getting ready raised CancelledError") from error
-        outcome = _stopped(run)
+        outcome, kind = _stopped(run), type(run.stopped())
         raise run.stopped() from error.__cause__
-    except CanoError as error:
-        outcome = _stopped(run) if error is run.halt else "failed"
-        raise
-    except Exception:
-        outcome = "failed"
+    except BaseException as error:
+        kind = type(error)
+        if isinstance(error, Exception):
+            outcome = _stopped(run) if error is run.halt else "failed"
         raise
     finally:
-        run.audience.tell("on_run_end", RunEnded, outcome=outcome)
+        if run.audience:
+            _tell_end(run, outcome, now() - began, kind)
+
+
+def _tell_end(run: Run, outcome: Outcome, seconds: float, kind: type[BaseException] | None) -> None:
+    name = None if kind is None else kind.__name__
+    category = kind.category if kind is not None and issubclass(kind, CanoError) else None
+    run.audience.tell("on_run_end", RunEnded, outcome=outcome, seconds=seconds, error_type=name, category=category)
 
 
 async def _live(run: Run, request: Request) -> Any:

@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.leaps.time
 
 
-def run_virtually(main: Coroutine[Any, Any, T]) -> T:
+def run_virtually(main: Coroutine[Any, Any, T], *, debug: bool = True) -> T:
     """Like `asyncio.run`, in virtual time that begins at 0."""
-    with asyncio.Runner(loop_factory=VirtualLoop, debug=True) as runner:
+    with asyncio.Runner(loop_factory=VirtualLoop, debug=debug) as runner:
         return runner.run(main)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from cano.clock import Duration, seconds
-from cano.errors import CircuitOpenError, ConfigurationError
+from cano.errors import CircuitOpenError, ConfigurationError, WorkflowCancelledError
 from cano.resilience.amounts import MOST_CALLS, name_of, whole
 from cano.resilience.counts import BreakerCounts
 from cano.resilience.steady import SteadyTime
@@ -80,7 +80,8 @@ class CircuitBreaker(Resource):
     with breaker:`, as `@breaker` on an async or a plain function, as `TaskConfig(circuit_breaker=breaker)`, or by hand
     with `acquire`. In the first two a call that ends without an exception is a success and one that ends with an
     `Exception` is a failure. A call that the caller cancels, or that fails while it is being cancelled, counts for
-    nothing, and neither does a refused one; a CancelledError that nobody asked for is a failure. Within a trial, calls of
+    nothing; nor does a workflow that was cancelled by its token, nor a refused call. A CancelledError that nobody asked
+    for is a failure. Within a trial, calls of
     the same asyncio task that use the breaker too are part of that trial. `async with` has to be left in the asyncio task
     that entered it.
 
@@ -306,7 +307,7 @@ def _tell(permit: Permit, error: BaseException | None) -> None:
     cancelled = isinstance(owner, asyncio.Task) and owner.cancelling() > 0
     if error is None:
         permit.success()
-    elif isinstance(error, Exception | asyncio.CancelledError) and not cancelled:
-        permit.failure()
-    else:
+    elif cancelled or isinstance(error, WorkflowCancelledError) or not isinstance(error, Exception | asyncio.CancelledError):
         permit.release()
+    else:
+        permit.failure()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cano.errors import CircuitOpenError, ConfigurationError
+from cano import CancellationToken, Workflow
+from cano.errors import CircuitOpenError, ConfigurationError, WorkflowCancelledError
 from cano.resilience.breaker import BreakerState, CircuitBreaker
 from cano.resources import Resources
 
@@ -91,6 +92,24 @@ async def test_a_cancelled_error_that_nobody_asked_for_is_a_failure() -> None:
     with pytest.raises(asyncio.CancelledError):
         await failing(breaker, asyncio.CancelledError())
     assert breaker.state is OPEN
+
+
+async def test_a_workflow_that_was_cancelled_inside_the_block_counts_for_nothing() -> None:
+    """BR-94."""
+    breaker = CircuitBreaker(1)
+    workflow = Workflow[str]().add_exit_state("done")
+    token = CancellationToken()
+
+    @workflow.register("stop")
+    async def stop(ctx: Any) -> str:
+        token.cancel()
+        await asyncio.sleep(3600)
+        return "done"
+
+    with pytest.raises(WorkflowCancelledError):
+        async with breaker:
+            await workflow.orchestrate("stop", token=token)
+    assert (breaker.state, outcomes(breaker)) == (CLOSED, (0, 0))
 
 
 @pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt(), GeneratorExit(), BaseExceptionGroup("", [SystemExit()])])

@@ -35,7 +35,7 @@ class LimiterCounts:
     acquired:     requests admitted
     waited:       requests that had to wait, the cancelled ones included
     rejected:     requests that did not want to wait and were refused
-    tokens:       the costs of the admitted requests, in total
+    tokens:       the costs of the admitted requests, in total, those given back later included
     wait_seconds: how long those that waited and were admitted have waited, in total
     waits:        the same waits, counted in buckets that end at `WAIT_BOUNDS`
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -24,7 +25,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Limiter(Resource):
+class Limiter(Resource, ABC):
     """What all rate limiters share: `async with`, the decorator, and how a request is put to its gates.
 
     Among `resources` a limiter is left as it is: it needs no set-up and no teardown.
@@ -33,9 +34,9 @@ class Limiter(Resource):
     def __init__(self, counts: LimiterCounts) -> None:
         self.counts = counts
 
+    @abstractmethod
     async def acquire(self) -> None:
         """Wait until one call is admitted."""
-        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         """Wait until one call is admitted. Leaving the block gives nothing back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from cano.errors import ConfigurationError
 from cano.resilience.amounts import cost_of, name_of
@@ -35,7 +36,7 @@ class Tier:
         cost_of(self.cost, self.limiter.capacity)
 
 
-Tiers = Mapping[str, MeteredLimiter | tuple[MeteredLimiter, int]] | Iterable[Tier]
+Named = Mapping[str, MeteredLimiter | tuple[MeteredLimiter, int]]
 
 
 class MultiRateLimiter(Limiter):
@@ -53,7 +54,13 @@ class MultiRateLimiter(Limiter):
         ConfigurationError: a tier is wrong, or two have the same name.
     """
 
-    def __init__(self, tiers: Tiers) -> None:
+    @overload
+    def __init__(self, tiers: Named) -> None: ...
+
+    @overload
+    def __init__(self, tiers: Iterable[Tier]) -> None: ...
+
+    def __init__(self, tiers: Named | Iterable[Tier]) -> None:
         super().__init__(LimiterCounts())
         self._tiers: dict[str, Tier] = {}
         for tier in _listed(tiers):
@@ -137,7 +144,7 @@ class MultiRateLimiter(Limiter):
         return {tier.name: tier.limiter.snapshot() for tier in self._tiers.values()}
 
 
-def _listed(tiers: Tiers) -> Iterable[Tier]:
+def _listed(tiers: Named | Iterable[Tier]) -> Iterable[Tier]:
     if isinstance(tiers, Mapping):
         return [Tier(name, *(entry if isinstance(entry, tuple) else (entry,))) for name, entry in tiers.items()]
     if isinstance(tiers, str) or not isinstance(tiers, Iterable):

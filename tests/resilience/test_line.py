@@ -132,6 +132,22 @@ async def test_a_cancelled_waiter_gives_its_place_to_the_next_at_once(nothing_le
     assert (arrivals.order, limiter.available) == ("st", 0)
 
 
+def test_when_a_large_request_is_cancelled_the_next_is_served_when_its_own_turn_comes() -> None:
+    """BR-95. The timer that was set for the large one is set anew."""
+
+    async def main() -> None:
+        limiter = RateLimiter(1, 1.0, max_tokens=100)
+        limiter.require(100)
+        arrivals = Arrivals(limiter)
+        large, small = await start(arrivals.come("L", 100), arrivals.come("s", 5))
+        await asyncio.sleep(2)
+        large.cancel()
+        await small
+        assert arrivals.admitted == [("s", pytest.approx(5, abs=0.01))]
+
+    run_virtually(main())
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("behind", [True, False])
 async def test_a_waiter_that_is_cancelled_when_it_was_just_admitted_gives_its_units_on(behind: bool, nothing_left: None) -> None:
@@ -227,6 +243,11 @@ def test_an_astronomically_slow_refill_is_waited_for_without_a_busy_loop(period:
             turns += 1
             return select(timeout)
 
+        def capped(delay: float, callback: Any, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+            assert delay <= 20 * LONGEST, "not every event loop can set a timer to anything"
+            return call_later(delay, callback, *args, **kwargs)
+
+        call_later, loop.call_later = loop.call_later, capped  # type: ignore[method-assign]  # to see the delays
         loop.leaps.select = counted  # type: ignore[method-assign]  # to count the turns of the event loop
         limiter = RateLimiter(1, period)
         limiter.require()
@@ -335,6 +356,35 @@ def test_a_line_across_threads_is_served_in_order_by_whichever_event_loop_is_awa
         thread.join(timeout=30)
     assert order == ["awake", "blocked"]
     assert limiter.counts.acquired == 4, "the blocked one was admitted in its turn"
+
+
+def test_when_a_large_request_is_cancelled_the_next_in_another_thread_is_served_when_its_own_turn_comes() -> None:
+    """BR-95."""
+    limiter = RateLimiter(20, 1.0, max_tokens=2000)
+    limiter.require(2000)
+    standing, served = threading.Event(), threading.Event()
+
+    def small() -> None:
+        async def main() -> None:
+            (waiting,) = await start(limiter.acquire(2))
+            standing.set()
+            await waiting
+
+        asyncio.run(main())
+        served.set()
+
+    async def main() -> None:
+        (large,) = await start(limiter.acquire(2000))  # which takes 100 seconds
+        thread.start()
+        while not standing.is_set():
+            await asyncio.sleep(0.001)
+        large.cancel()
+        await asyncio.wait([large])
+
+    thread = threading.Thread(target=small, daemon=True)
+    asyncio.run(main())
+    assert served.wait(timeout=20)
+    thread.join(timeout=20)
 
 
 def test_whoever_waits_in_an_event_loop_that_was_closed_is_passed_over() -> None:

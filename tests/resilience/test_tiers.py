@@ -10,7 +10,7 @@ import pytest
 from cano.errors import ConfigurationError, RateLimitedError
 from cano.resilience.limiter import MeteredLimiter, RateLimiter, WindowedRateLimiter
 from cano.resilience.tiers import MultiRateLimiter, Tier
-from tests.virtual import run_virtually
+from tests.virtual import hands, run_virtually
 
 
 def slow(limit: int) -> WindowedRateLimiter:
@@ -132,6 +132,16 @@ def test_a_limiter_in_two_tiers_is_charged_for_each() -> None:
     assert not limiter.try_acquire()
     assert used(a) == [3], "the charge for x was given back"
     assert limiter.try_acquire(only=("y",))
+
+
+def test_a_limiter_in_two_tiers_says_how_long_both_charges_take() -> None:
+    with hands() as time:
+        limiter = MultiRateLimiter({name: bucket for bucket in [RateLimiter(2, 2.0)] for name in "xy"})
+        limiter.require()
+        time.now += 1.0
+        with pytest.raises(RateLimitedError) as caught:
+            limiter.require()
+        assert (caught.value.tier, caught.value.retry_after, limiter.time_until()) == ("y", 1.0, 1.0)
 
 
 def test_two_tiers_that_ask_more_of_one_limiter_than_it_can_hold_are_refused_together() -> None:

@@ -21,8 +21,7 @@ Prints:
 import asyncio
 from enum import StrEnum, auto
 
-from cano import CircuitOpenError, Context, FixedRetry, Task, TaskConfig, Workflow
-from cano.resilience.breaker import CircuitBreaker
+from cano import CircuitBreaker, CircuitOpenError, Context, FixedRetry, Task, TaskConfig, Workflow
 
 
 class Step(StrEnum):

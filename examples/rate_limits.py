@@ -19,9 +19,17 @@ Prints:
 import asyncio
 from enum import StrEnum, auto
 
-from cano import Context, NoRetry, RateLimitedError, Task, TaskConfig, Workflow
-from cano.resilience.limiter import RateLimiter, WindowedRateLimiter
-from cano.resilience.tiers import MultiRateLimiter
+from cano import (
+    Context,
+    MultiRateLimiter,
+    NoRetry,
+    RateLimitedError,
+    RateLimiter,
+    Task,
+    TaskConfig,
+    WindowedRateLimiter,
+    Workflow,
+)
 
 
 class Step(StrEnum):

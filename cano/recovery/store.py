@@ -99,5 +99,7 @@ class Noting(Protocol):
         ...
 
     async def note_failure(self, workflow_id: str, error_type: str, category: str) -> None:
-        """A run that has a log ended with an error of that class and category. What this raises is logged."""
+        """A run that has a log failed: the class of what a hook raised, or of the error itself, and that one's category. What
+        this raises is logged.
+        """
         ...

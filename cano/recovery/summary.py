@@ -38,8 +38,8 @@ class RunSummary:
     rolling_back:      whether a rollback has begun
     workflow_version:  of the last row
     written_at:        when the last row was written, in UTC; None if an old version of cano wrote it
-    error_type:        the class of the error that the run last failed with, if it has since its log began
-    error_category:    its category
+    error_type:        the class of what the run last failed with, if it has since its log began
+    error_category:    the category of the error
     failed_at:         when that was, in UTC
     """
 

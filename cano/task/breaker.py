@@ -5,13 +5,17 @@ of.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar, runtime_checkable
 
 from cano.brake import Halted
 from cano.cancel import leaked
+from cano.errors import ConfigurationError, WorkflowCancelledError
 
 T = TypeVar("T")
+
+_NEUTRAL = (Halted, WorkflowCancelledError)
 
 
 class Permit(Protocol):
@@ -43,6 +47,12 @@ class Breaker(Protocol):
         ...
 
 
+def checked_breaker(breaker: object) -> None:
+    """Raise ConfigurationError if this is no circuit breaker: a class, say, or a rate limiter, whose `acquire` waits."""
+    if isinstance(breaker, type) or not isinstance(breaker, Breaker) or inspect.iscoroutinefunction(breaker.acquire):
+        raise ConfigurationError(f"circuit_breaker must be a CircuitBreaker(...), not a {type(breaker).__name__}")
+
+
 async def guarded(breaker: Breaker, call: Callable[[], Awaitable[T]]) -> T:
     """Make a call if the breaker lets it. Every way out settles the permit; a cancellation of the caller is no failure,
     whatever the call made of it.
@@ -54,7 +64,7 @@ async def guarded(breaker: Breaker, call: Callable[[], Awaitable[T]]) -> T:
     try:
         result = await call()
     except BaseException as error:
-        if isinstance(error, asyncio.CancelledError | Exception) and not isinstance(error, Halted) and leaked():
+        if isinstance(error, asyncio.CancelledError | Exception) and not isinstance(error, _NEUTRAL) and leaked():
             permit.failure()
         else:
             permit.release()

@@ -9,7 +9,7 @@ from typing import Any
 
 from cano.clock import Duration, optional_seconds, seconds
 from cano.errors import ConfigurationError
-from cano.task.breaker import Breaker
+from cano.task.breaker import Breaker, checked_breaker
 from cano.task.retry import RetryPolicy, Rules, check_retry
 
 RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
@@ -46,10 +46,8 @@ class TaskConfig:
             seconds(self.attempt_timeout, "attempt_timeout")
         if self.retry is not None:
             check_retry(self.retry, "retry")
-        if self.circuit_breaker is not None and (
-            isinstance(self.circuit_breaker, type) or not isinstance(self.circuit_breaker, Breaker)
-        ):
-            raise ConfigurationError("circuit_breaker must be a CircuitBreaker(...)")
+        if self.circuit_breaker is not None:
+            checked_breaker(self.circuit_breaker)
         _predicate(self.retry_on)
 
     def rules(self, default: RetryPolicy) -> Rules:

@@ -21,6 +21,7 @@ from cano.errors import (
 )
 from cano.observer import ClearFailed, Event, Outcome, Resumed, RunEnded, RunStarted, TeardownFailed, TimedOut
 from cano.recovery.journal import Journal, store_failure
+from cano.task.retry import raised_by
 from cano.workflow import rollback
 from cano.workflow.dispatch import dispatch
 from cano.workflow.resume import Start, find_start
@@ -177,7 +178,7 @@ async def _note(run: Run, error: CanoError) -> None:
     if note is None or run.brake.aborted or isinstance(error, CheckpointStoreError | WorkflowCancelledError):
         return
     try:
-        await note(run.workflow_id, type(error).__name__, error.category)
+        await note(run.workflow_id, type(raised_by(error)).__name__, error.category)
     except (asyncio.CancelledError, Exception) as failure:
         _log.warning("the failure of run %s could not be noted: %s", run.workflow_id, type(failure).__name__)
 

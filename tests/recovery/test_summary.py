@@ -53,7 +53,7 @@ async def test_a_failed_run_is_summed_up_with_its_windows_its_moment_and_its_err
     (run,) = await store.summaries()
     assert (run.workflow_id, run.workflow, run.state, run.task, run.visit) == ("r", "ingest", "work", "Probe", 0)
     assert (run.rows, run.windows, run.kind, run.next_state) == (2, 3, RowKind.STEP_CURSOR, None)
-    assert (run.error_type, run.error_category) == ("TaskExecutionError", "task_execution")
+    assert (run.error_type, run.error_category) == ("ValueError", "task_execution")
     assert run.written_at == run.failed_at == MOMENT
     assert not run.rolling_back
     await store.close()

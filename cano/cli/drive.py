@@ -99,7 +99,7 @@ async def _resumable(workflow: Workflow[Any, Any], workflow_id: str | None) -> b
 WORDS = {
     Exit.DONE: "completed",
     Exit.FAILED: "failed",
-    Exit.USAGE: "refused",
+    Exit.USAGE: "usage",
     Exit.CANCELLED: "cancelled",
     Exit.TIMED_OUT: "timed out",
     Exit.NOT_FOUND: "not found",

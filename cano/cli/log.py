@@ -16,6 +16,7 @@ from cano.cli.codes import CommandError, Exit
 from cano.cli.output import say, say_json
 from cano.cli.text import age, printable, table
 from cano.clock import wall
+from cano.errors import CheckpointStoreError
 from cano.recovery.checkpoint import CheckpointRow
 from cano.recovery.sqlite import SqliteCheckpointStore
 from cano.recovery.summary import RunSummary
@@ -109,10 +110,10 @@ def _age(moment: datetime | None, now: datetime) -> float | None:
 async def show_run(path: str, workflow_id: str, *, values: bool, as_json: bool) -> None:
     """`cano show`: the rows of one run. What a user stored is shown only with `values`."""
     async with open_log(path) as store:
-        rows, runs = await store.load_run(workflow_id), await store.summaries()
+        rows = await store.load_run(workflow_id)
+        run = await _summary(store, workflow_id)
     if not rows:
         _not_found(path, workflow_id)
-    run = next((run for run in runs if run.workflow_id == workflow_id), None)
     now = wall()
     if as_json:
         summary = {} if run is None else described(run, now)
@@ -126,6 +127,13 @@ async def show_run(path: str, workflow_id: str, *, values: bool, as_json: bool) 
             for name, payload in (("blob", row.blob), ("data", row.data)):
                 if payload is not None:
                     say(f"{row.sequence} {name}: {_text(payload)}")
+
+
+async def _summary(store: SqliteCheckpointStore, workflow_id: str) -> RunSummary | None:
+    try:
+        return next((run for run in await store.summaries() if run.workflow_id == workflow_id), None)
+    except CheckpointStoreError:  # another run is damaged, which is no reason to hide this one
+        return None
 
 
 def _headline(run: RunSummary, now: datetime) -> str:

@@ -13,7 +13,7 @@ from cano.cli.codes import CommandError, Exit, code_of
 from cano.cli.output import complain, say, say_json
 from cano.cli.target import state_called, workflow_at
 from cano.cli.text import printable
-from cano.errors import CanoError, TaskExecutionError, label_text
+from cano.errors import CanoError, TaskExecutionError, WorkflowCancelledError, label_text
 from cano.workflow.workflow import Workflow
 
 IfExists = Literal["error", "resume", "discard"]
@@ -131,7 +131,9 @@ def told(error: Exception) -> str:
     """The message of an error whose messages are ours; of any other only the type."""
     if isinstance(error, CommandError):
         return str(error)
-    return f"{error.category}: {error}" if isinstance(error, CanoError) else f"{type(error).__name__}; --traceback shows where"
+    if not isinstance(error, CanoError):
+        return f"{type(error).__name__}; --traceback shows where"
+    return str(error) if isinstance(error, WorkflowCancelledError) else f"{error.category}: {error}"
 
 
 def _described(ended: Ended) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_a_signal_drains_the_run_and_a_resume_goes_on(shop: Path, number: signal
     process.send_signal(number)
     answer = finished(process)
     assert (answer.code, answer.out) == (Exit.CANCELLED, "")
-    assert answer.err.startswith("a: cancelled: cancelled: run 'a' was cancelled; ")
+    assert answer.err.startswith("a: cancelled: run 'a' was cancelled; ")
     assert answer.err.endswith(" [resumable]\n")
     assert (shop / "sum").read_text() == "6", "the window that was open has been flushed"
     (shop / "go").touch()

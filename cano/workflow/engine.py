@@ -79,6 +79,8 @@ async def _live(run: Run, request: Request) -> Any:
         claim = getattr(run.store, "claim", None)  # what `Claiming` offers; asking with isinstance takes a third of a run
         if claim is not None:
             await _ready(run, lambda expose: expose(_claimed(stack, claim, run.workflow_id)))
+            if (introduce := getattr(run.store, "introduce", None)) is not None:
+                introduce(run.workflow_id, run.workflow)
         start: Start = await _ready(
             run, lambda expose: expose(find_start(run, request.initial, request.resume, request.if_exists))
         )
@@ -86,6 +88,9 @@ async def _live(run: Run, request: Request) -> Any:
         try:
             run.budget.start()
             return await _drive(run, start)
+        except CanoError as error:
+            await _note(run, error)
+            raise
         finally:
             run.budget.stop()
             await _put_away(run)
@@ -162,6 +167,19 @@ async def _undone(run: Run, original: CanoError, *, again: bool = False) -> NoRe
         await _complete(run)
     failure.locate(original.state, original.attempt or 1, original.path)
     raise failure from original.__cause__ if failure is original else original
+
+
+async def _note(run: Run, error: CanoError) -> None:
+    """Let a store that keeps notes know what the run failed with. One that was only stopped has not; one that was fenced, or
+    whose store failed, leaves that store alone.
+    """
+    note = getattr(run.store, "note_failure", None)
+    if note is None or run.brake.aborted or isinstance(error, CheckpointStoreError | WorkflowCancelledError):
+        return
+    try:
+        await note(run.workflow_id, type(error).__name__, error.category)
+    except (asyncio.CancelledError, Exception) as failure:
+        _log.warning("the failure of run %s could not be noted: %s", run.workflow_id, type(failure).__name__)
 
 
 async def _complete(run: Run) -> None:

@@ -37,6 +37,7 @@ class Run:
     """One execution of a workflow: what it was given, and where it is."""
 
     plan: Plan
+    workflow: str
     workflow_id: str
     store: CheckpointStore | None
     version: int

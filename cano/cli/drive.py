@@ -115,7 +115,8 @@ def report(ended: Ended, *, as_json: bool) -> None:
     if ended.error is None:
         line = f"{name}: completed in {label_text(ended.state)}"
     else:
-        line = f"{name}: {WORDS[ended.code]}: {told(ended.error)}{_REMEDY[ended.resumable]}"
+        line = f"{name}: {WORDS[ended.code]}: {told(ended.error)}"
+        line += _REMEDY[ended.resumable] if ended.code in _ENDED else ""
     if as_json:
         say_json(_described(ended))
     if ended.error is not None:
@@ -124,6 +125,7 @@ def report(ended: Ended, *, as_json: bool) -> None:
         say(printable(line))
 
 
+_ENDED = (Exit.FAILED, Exit.CANCELLED, Exit.TIMED_OUT)
 _REMEDY = {True: " [resumable]", False: " [not resumable]", None: ""}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,22 @@ def test_a_log_that_does_not_fit_is_refused_and_left_as_it_was(shop: Path, cano:
     assert (answer.code, answer.out) == (Exit.REFUSED, "")
     assert answer.err.startswith("a: refused: ")
     assert stored() == before
+
+
+def test_a_list_of_runs_names_the_workflow_and_the_last_error_of_each(shop: Path, cano: InProcess) -> None:
+    cano("run", "shop:workflow", "FAIL", "--id", "a")
+    head, line = (line.split() for line in cano("runs", LOG).out.splitlines())
+    assert dict(zip(head, line, strict=True)) | {"AGE": ""} == {
+        "ID": "a",
+        "WORKFLOW": "shop",
+        "STATE": "FAIL",
+        "VISIT": "0",
+        "AGE": "",
+        "WINDOWS": "0",
+        "ERROR": "ValueError",
+    }
+    (run,) = cano("runs", LOG, "--json").json
+    assert (run["error_type"], run["error_category"]) == ("ValueError", "task_execution")
+    assert datetime.fromisoformat(run["failed_at"]).utcoffset() == timedelta(0)
+    assert "run a of shop: FAIL, 0 windows, written " in cano("show", LOG, "a").out
+    assert "last error ValueError (task_execution)" in cano("show", LOG, "a").out

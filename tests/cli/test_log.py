@@ -127,7 +127,9 @@ def test_a_log_that_is_not_there_is_not_made(path: Path, cano: InProcess, argume
 
 
 @pytest.mark.parametrize("arguments", READING)
-@pytest.mark.parametrize("kind", ["text", "empty", "another database", "newer", "directory", "damaged version"])
+@pytest.mark.parametrize(
+    "kind", ["text", "empty", "another database", "another in WAL mode", "newer", "directory", "damaged version"]
+)
 def test_what_is_no_log_or_a_newer_one_is_refused_and_left_as_it_was(
     path: Path, cano: InProcess, arguments: tuple[str, ...], kind: str
 ) -> None:
@@ -137,8 +139,9 @@ def test_what_is_no_log_or_a_newer_one_is_refused_and_left_as_it_was(
         path.touch()
     elif kind == "directory":
         path.mkdir()
-    elif kind == "another database":
+    elif kind.startswith("another"):
         with closing(sqlite3.connect(path)) as database:
+            database.execute(f"PRAGMA journal_mode = {'WAL' if 'WAL' in kind else 'DELETE'}")
             database.execute("CREATE TABLE cano (x)")
     else:
         write(path, ("a", entry(0)))

@@ -168,7 +168,8 @@ class InProcess:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    """What a child is given. Its output is buffered: without a buffer Python does not see that a pipe was closed."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": ""}
 
 
 def spawn(directory: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:

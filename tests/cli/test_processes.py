@@ -92,6 +92,15 @@ def test_a_reader_that_goes_away_is_no_error(shop: Path) -> None:
     assert process.wait(timeout=30) == 0
 
 
+def test_a_reader_that_was_never_there_is_no_error(shop: Path) -> None:
+    write(shop / LOG, ("a", entry(0)))
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = spawn(shop, "runs", LOG, stdout=writing)
+    os.close(writing)
+    assert (process.communicate(timeout=30)[1], process.returncode) == ("", 0)
+
+
 def test_an_output_that_is_closed_or_knows_ascii_only_is_no_error(shop: Path) -> None:
     write(shop / LOG, ("\u6771", entry(0)))
     command = f"{sys.executable} -m cano runs {LOG}"

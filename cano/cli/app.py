@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import traceback as tracebacks
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -64,7 +63,7 @@ def _help() -> str:
 
 def runs(log_path: Log, /, *, json: Json = False, traceback: Trace = False) -> int:
     """List the runs of LOG: state, visit, time since the last row, windows and last error."""
-    return _asked(list_runs(log_path, as_json=json), json, traceback)
+    return _asked(lambda: list_runs(log_path, as_json=json), json, traceback)
 
 
 def show(
@@ -77,7 +76,7 @@ def show(
     traceback: Trace = False,
 ) -> int:
     """Show the rows of one run."""
-    return _asked(show_run(log_path, workflow_id, values=values, as_json=json), json, traceback)
+    return _asked(lambda: show_run(log_path, workflow_id, values=values, as_json=json), json, traceback)
 
 
 def clear(
@@ -90,7 +89,7 @@ def clear(
     traceback: Trace = False,
 ) -> int:
     """Forget one run that nobody is working on. It cannot be resumed then, and nothing is compensated."""
-    return _asked(clear_run(log_path, workflow_id, yes=yes, as_json=json), json, traceback)
+    return _asked(lambda: clear_run(log_path, workflow_id, yes=yes, as_json=json), json, traceback)
 
 
 def run(
@@ -123,7 +122,7 @@ def graph(
 ) -> int:
     """Draw a workflow as a Mermaid state diagram."""
 
-    async def draw() -> None:
+    def draw() -> None:
         workflow = workflow_at(target)
         drawn = workflow.to_dot() if dot else workflow.to_mermaid()
         if json:
@@ -131,12 +130,12 @@ def graph(
         else:
             say(drawn.rstrip("\n"))
 
-    return _asked(draw(), json, traceback)
+    return _asked(draw, json, traceback)
 
 
-def _asked(work: Coroutine[Any, Any, None], json: bool, traceback: bool) -> int:
+def _asked(work: Callable[[], None], json: bool, traceback: bool) -> int:
     try:
-        asyncio.run(work)
+        work()
     except Exception as error:
         return _failed(error, json, traceback)
     return Exit.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -48,14 +49,18 @@ def _is_log(path: str) -> bool:
     return found is not None
 
 
-async def list_runs(path: str, *, as_json: bool) -> None:
+def list_runs(path: str, *, as_json: bool) -> None:
     """`cano runs`: the runs of a log."""
-    async with open_log(path) as store:
-        runs, now = await store.summaries(), wall()
+    runs, now = asyncio.run(_runs(path)), wall()
     if as_json:
         say_json([described(run, now) for run in runs])
         return
     say(table(RUNS, [_line(run, now) for run in runs]))
+
+
+async def _runs(path: str) -> list[RunSummary]:
+    async with open_log(path) as store:
+        return await store.summaries()
 
 
 def described(run: RunSummary, now: datetime) -> dict[str, Any]:
@@ -107,14 +112,9 @@ def _age(moment: datetime | None, now: datetime) -> float | None:
     return None if moment is None else (now - moment).total_seconds()
 
 
-async def show_run(path: str, workflow_id: str, *, values: bool, as_json: bool) -> None:
+def show_run(path: str, workflow_id: str, *, values: bool, as_json: bool) -> None:
     """`cano show`: the rows of one run. What a user stored is shown only with `values`."""
-    async with open_log(path) as store:
-        rows = await store.load_run(workflow_id)
-        run = await _summary(store, workflow_id)
-    if not rows:
-        _not_found(path, workflow_id)
-    now = wall()
+    (rows, run), now = asyncio.run(_log(path, workflow_id)), wall()
     if as_json:
         summary = {} if run is None else described(run, now)
         say_json({**summary, "id": workflow_id, "rows": [_row(row, values) for row in rows]})
@@ -127,6 +127,14 @@ async def show_run(path: str, workflow_id: str, *, values: bool, as_json: bool) 
             for name, payload in (("blob", row.blob), ("data", row.data)):
                 if payload is not None:
                     say(f"{row.sequence} {name}: {_text(payload)}")
+
+
+async def _log(path: str, workflow_id: str) -> tuple[list[CheckpointRow], RunSummary | None]:
+    async with open_log(path) as store:
+        rows = await store.load_run(workflow_id)
+        if not rows:
+            _not_found(path, workflow_id)
+        return rows, await _summary(store, workflow_id)
 
 
 async def _summary(store: SqliteCheckpointStore, workflow_id: str) -> RunSummary | None:
@@ -185,26 +193,37 @@ def _text(payload: bytes) -> str:
     return json.dumps(shown["json"]) if "json" in shown else f"base64:{shown['base64']}"
 
 
-async def clear_run(path: str, workflow_id: str, *, yes: bool, as_json: bool) -> None:
+def clear_run(path: str, workflow_id: str, *, yes: bool, as_json: bool) -> None:
     """`cano clear`: forget one run that nobody is working on. Its damaged rows, if any, go with it.
+
+    It asks between two event loops, which would keep Ctrl-C from ending the question; and before it claims the run, which
+    a question that nobody answers must not keep from going on.
 
     Raises:
         CommandError: there is no such run, or the question was not answered with yes.
         RunOwnedError: somebody alive is working on it.
     """
-    async with open_log(path) as store:
-        if workflow_id not in await store.list_runs():
-            _not_found(path, workflow_id)
-        if not yes:
-            _ask(workflow_id)  # before the claim: a question that nobody answers must not keep a run from going on
-        async with store.claim(workflow_id):
-            if workflow_id not in await store.list_runs():
-                _not_found(path, workflow_id)
-            await store.clear(workflow_id)
+    asyncio.run(_find(path, workflow_id))
+    if not yes:
+        _ask(workflow_id)
+    asyncio.run(_clear(path, workflow_id))
     if as_json:
         say_json({"id": workflow_id, "cleared": True})
     else:
         say(printable(f"cleared run {workflow_id}"))
+
+
+async def _find(path: str, workflow_id: str) -> None:
+    async with open_log(path) as store:
+        if workflow_id not in await store.list_runs():
+            _not_found(path, workflow_id)
+
+
+async def _clear(path: str, workflow_id: str) -> None:
+    async with open_log(path) as store, store.claim(workflow_id):
+        if workflow_id not in await store.list_runs():
+            _not_found(path, workflow_id)
+        await store.clear(workflow_id)
 
 
 def _ask(workflow_id: str) -> None:

@@ -8,7 +8,6 @@ import os
 import pty
 import sqlite3
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -243,8 +242,7 @@ def test_clear_does_not_hold_the_run_while_it_asks(path: Path, cano: InProcess, 
             return True
 
         def readline(self) -> str:
-            with ThreadPoolExecutor() as elsewhere:
-                elsewhere.submit(asyncio.run, work()).result()
+            asyncio.run(work())
             return "y\n"
 
     monkeypatch.setattr(sys, "stdin", Terminal())

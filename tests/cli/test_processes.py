@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -78,6 +79,20 @@ def test_nothing_needs_the_command_to_be_started_as_a_module(shop: Path) -> None
     command = [sys.executable, "-c", program, *RUN, "--json"]
     answer = subprocess.run(command, cwd=shop, env=environment(), capture_output=True, text=True, timeout=30, check=False)
     assert (answer.returncode, json.loads(answer.stdout)["outcome"], answer.stderr) == (0, "completed", "")
+
+
+def test_ctrl_c_ends_a_question_at_once(shop: Path, cano: InProcess) -> None:
+    write(shop / LOG, ("a", entry(0)))
+    ours, theirs = pty.openpty()
+    process = spawn(shop, "clear", LOG, "a", stdin=theirs)
+    os.close(theirs)
+    assert process.stderr is not None
+    assert process.stderr.read(12) == "Forget run a"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    os.close(ours)
+    assert process.returncode == 130
+    assert len(cano("runs", LOG, "--json").json) == 1
 
 
 def test_a_reader_that_goes_away_is_no_error(shop: Path) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent / "cano"
+import cano
+
+ROOT = Path(cano.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 ROOTS = {"errors", "clock", "cancel", "brake", "resources", "store", "context", "observer"}
 MAY_IMPORT = {

@@ -81,7 +81,9 @@ migrated while it had it open, so a migration may only add.
 """
 
 FAILED = """
-INSERT INTO cano_failures SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM cano_checkpoints WHERE workflow_id = ?1)
+WITH failure (workflow_id, error_type, category, failed_at) AS (VALUES (?, ?, ?, ?))
+INSERT INTO cano_failures SELECT * FROM failure
+WHERE EXISTS (SELECT 1 FROM cano_checkpoints AS log WHERE log.workflow_id = failure.workflow_id)
 ON CONFLICT DO UPDATE SET error_type = excluded.error_type, category = excluded.category, failed_at = excluded.failed_at
 """
 """Note the last failure of a run that has a log."""

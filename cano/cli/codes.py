@@ -11,7 +11,7 @@
     8  exists: the id has an unfinished log, and `--if-exists` does not say what to do with it
 
 A process that was killed has its signal's code instead, which a shell shows as 128 + number: 137 for SIGKILL, and 143
-for SIGTERM, the third one or one that comes before the run began.
+for SIGTERM, the third one or one that comes before the run began. Ctrl-C outside a run is 130.
 """
 
 from __future__ import annotations

@@ -172,9 +172,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": ""}
 
 
+started: list[subprocess.Popen[str]] = []
+"""What `spawn` has started in this test; the fixture `shop` sees to it that none of it outlives the test."""
+
+
 def spawn(directory: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     """`python -m cano` with these arguments, as a process of its own."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "cano", *arguments],
         cwd=directory,
         env=environment(),
@@ -182,6 +186,8 @@ def spawn(directory: Path, *arguments: str, **options: Any) -> subprocess.Popen[
         encoding="utf-8",
         **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
     )
+    started.append(process)
+    return process
 
 
 def finished(process: subprocess.Popen[str]) -> Answer:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import SHOP, InProcess
+from tests.cli.commands import SHOP, InProcess, started
 
 
 @pytest.fixture
@@ -24,4 +24,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield tmp_path
+    for process in started:  # what is left of a test that failed
+        process.kill()
+        process.wait()
+    started.clear()
     sys.modules.pop("shop", None)

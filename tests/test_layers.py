@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "scheduler": ROOTS | {"task", "recovery", "workflow", "scheduler"},
     "observe": ROOTS | {"resilience", "scheduler", "observe"},
     "cli": ROOTS | {"recovery", "workflow", "observe", "cli"},
+    "__main__": {"cli"},
     "errors": set(),
     "clock": {"errors"},
     "cancel": {"errors"},

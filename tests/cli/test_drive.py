@@ -187,10 +187,10 @@ def test_a_list_of_runs_names_the_workflow_and_the_last_error_of_each(shop: Path
         "VISIT": "0",
         "AGE": "",
         "WINDOWS": "0",
-        "ERROR": "TaskExecutionError",
+        "ERROR": "ValueError",
     }
     (run,) = cano("runs", LOG, "--json").json
-    assert (run["error_type"], run["error_category"]) == ("TaskExecutionError", "task_execution")
+    assert (run["error_type"], run["error_category"]) == ("ValueError", "task_execution")
     assert datetime.fromisoformat(run["failed_at"]).utcoffset() == timedelta(0)
     assert "run a of shop: FAIL, 0 windows, written " in cano("show", LOG, "a").out
-    assert "last error TaskExecutionError (task_execution)" in cano("show", LOG, "a").out
+    assert "last error ValueError (task_execution)" in cano("show", LOG, "a").out

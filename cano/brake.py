@@ -57,6 +57,8 @@ class Brake:
         "_timer",
         "aborted",
         "alert",
+        "begun",
+        "crashed",
         "exposed",
         "first",
         "interrupted",
@@ -72,6 +74,8 @@ class Brake:
         self.mark = 1
         self.reason: Halt | None = None
         self.aborted = False
+        self.begun = False
+        self.crashed = False
         self.exposed = False
         self.interrupted = False
         self._sheltered = False
@@ -147,6 +151,13 @@ class Brake:
             self._timer.cancel()
             self._timer = None
 
+    def crash(self) -> None:
+        """Something like a KeyboardInterrupt is on its way out. Nothing is interrupted for a stop any more, and what is cancelled
+        on the way out was cancelled by the engine.
+        """
+        self.crashed = True
+        self.settle()
+
     def expose_again(self) -> None:
         """The end of the shelter. A drain that is going on gets its whole time once more."""
         self._sheltered = False
@@ -155,6 +166,9 @@ class Brake:
 
     def _abort(self) -> None:
         if self._task is None or self._task.done() or self._sheltered:
+            return
+        if not self.begun:  # an asyncio task that is cancelled before its first step never takes it
+            self._later(self._abort)
             return
         self.aborted = True
         self.call()
@@ -241,7 +255,7 @@ class Brake:
         `asyncio.run` does at its end with all there are. That stops the run like any other cancellation; with `final`
         it aborts it, because what was interrupted cannot be left out.
         """
-        if self.aborted:
+        if self.aborted or self.crashed:
             return False
         current = asyncio.current_task(self._loop)
         if current is None or current.cancelling() == 0:

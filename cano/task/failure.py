@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from cano.errors import (
     AttemptTimeoutError,
     CanoError,
@@ -26,3 +28,8 @@ def hook_failure(task: str, hook: str, error: BaseException) -> CanoError:
     failure = TaskExecutionError(f"{hook} of {task} raised {type(error).__qualname__}")
     failure.__cause__ = error
     return failure
+
+
+def crashes(error: BaseException) -> bool:
+    """Whether something passes through a run as a crash does: it is no Exception, and no cancellation."""
+    return not isinstance(error, Exception | asyncio.CancelledError)

@@ -103,7 +103,7 @@ class Flight:
         self._workers: list[asyncio.Task[Any]] = []
         self._released = False
         self._gave_up = False
-        self._crash: BaseException | None = None
+        self.crash: BaseException | None = None
         self._clock = asyncio.get_running_loop().time
         self._rested = self._clock()
 
@@ -165,8 +165,8 @@ class Flight:
 
         Raises: the error that fails the run, or what crashed a worker.
         """
-        if self._crash is not None:
-            raise self._crash
+        if self.crash is not None:
+            raise self.crash
         entries = self._entries
         while entries and entries[0].done and entries[0].error is not None and self._session.accepts():
             entry = entries[0]  # it stays in its place, so that no other is handed on meanwhile
@@ -256,7 +256,7 @@ class Flight:
 
     def _crashed(self, error: BaseException) -> None:
         """What is no Exception ends the run at once. So does a cancellation of a worker by somebody else, as an abort."""
-        self._crash = error
+        self.crash = error
         if isinstance(error, asyncio.CancelledError):
             self._session.brake.leaked()
             self._session.brake.interrupt()

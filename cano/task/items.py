@@ -13,7 +13,7 @@ from cano.context import Context
 from cano.errors import AttemptTimeoutError, CanoError, RetryExhaustedError, TaskExecutionError
 from cano.task.failure import hook_failure
 from cano.task.policy import ErrorBudget
-from cano.task.retry import NoRetry, Rules, run_attempts
+from cano.task.retry import Rules, run_attempts
 from cano.task.stream import StreamSettings, StreamTask
 from cano.task.watchdog import TimeoutExpired, Watchdog
 
@@ -90,12 +90,13 @@ class ItemHandler:
         self._host = host
         self._budget = ErrorBudget(settings.on_item_error)
         self._watchdog = None if settings.attempt_timeout is None else Watchdog(settings.attempt_timeout)
+        self._repeats = settings.item_retry.delay(1) is not None
         self.parked = 0
 
     def process(self, *, guard_of: GuardOf = Retrying) -> Callable[[Context[Any], Any], Any]:
         """What is called with each item: the hook itself, unless its attempts are bounded or repeated."""
-        hook, watchdog, settings = self._task.process_item, self._watchdog, self._settings
-        if not isinstance(settings.item_retry, NoRetry):
+        hook, watchdog = self._task.process_item, self._watchdog
+        if self._repeats:
             return partial(self._with_retries, guard_of)
         if watchdog is None:
             return hook
@@ -149,7 +150,7 @@ class ItemHandler:
             timeout = AttemptTimeoutError(f"process_item of {self._task.name} took longer than its attempt_timeout of {limit} s")
             timeout.__cause__ = None if isinstance(error.__cause__, asyncio.CancelledError) else error.__cause__
             return timeout, timeout
-        if isinstance(self._settings.item_retry, NoRetry) or not isinstance(error, CanoError):
+        if not self._repeats or not isinstance(error, CanoError):
             return error, self.failure(error)
         wrapped = type(error) in (TaskExecutionError, RetryExhaustedError)  # by the attempts
         return (error.__cause__ or error) if wrapped else error, error

@@ -17,7 +17,7 @@ from cano.brake import Brake, Halted
 from cano.clock import Turn
 from cano.context import Context
 from cano.errors import RetryExhaustedError, TaskExecutionError
-from cano.task.failure import hook_failure
+from cano.task.failure import crashes, hook_failure
 from cano.task.flight import Flight, TakenOver, end
 from cano.task.items import ItemHandler
 from cano.task.letter import DeadLetter
@@ -163,9 +163,9 @@ class StreamSession:
         self.brake.call()
         reading = self.brake.exposed and self.brake.first is not None
         if reading and self.beside is None and not self._flushing and not self.brake.on:
-            self._start_beside(self.attend())
+            self._start_beside(self.attend)
 
-    def _start_beside(self, work: Coroutine[Any, Any, Stop[Any] | None]) -> None:
+    def _start_beside(self, work: Callable[[], Coroutine[Any, Any, Stop[Any] | None]]) -> None:
         self.beside = self._loop.create_task(self._beside(work), name="cano-flush", context=self.brake.variables)
 
     def stop_reading(self) -> bool:
@@ -177,12 +177,12 @@ class StreamSession:
         if self.beside is None:
             if not self.window.holds and (self._flight is None or self._flight.empty):
                 return False
-            self._start_beside(self.drain())
+            self._start_beside(self.drain)
         return True
 
-    async def _beside(self, work: Coroutine[Any, Any, Stop[Any] | None]) -> _Flushed:
+    async def _beside(self, work: Callable[[], Coroutine[Any, Any, Stop[Any] | None]]) -> _Flushed:
         try:
-            outcome = _Flushed(await work, None)
+            outcome = _Flushed(await work(), None)
         except BaseException as error:
             outcome = _Flushed(None, error)
         if outcome.stop is None and outcome.error is None and not self.brake.on:
@@ -273,6 +273,10 @@ class StreamSession:
             )
         if draining:
             stop = None
+        if self.crash is not None:  # of an item in flight
+            raise self.crash
+        if self.brake.crashed:
+            raise asyncio.CancelledError
         await self.host.commit(cursor, stop)
         return stop
 
@@ -298,6 +302,12 @@ class StreamSession:
         """Close the source, then call `on_close`."""
         await self.source.close()
         return await self.call("on_close", self.task.on_close, reason)
+
+    @property
+    def crash(self) -> BaseException | None:
+        """What came up in an item in flight and is no Exception, if anything did."""
+        crash = None if self._flight is None else self._flight.crash
+        return crash if crash is not None and crashes(crash) else None
 
     async def release(self) -> None:
         """The last thing on every way out: nothing of the stream stays behind. Idempotent."""

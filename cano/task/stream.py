@@ -55,7 +55,8 @@ class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
     Attributes, which may also be properties or set on the instance; they are read when the stream is opened:
 
     window:         when outputs are flushed; default `Window(count=1)`
-    on_item_error:  `FailFast()` (default), `SkipAndContinue()` or `RetryOnError(max_errors)`
+    on_item_error:  `FailFast()` (default), `SkipAndContinue()` or `RetryOnError(max_errors)`. What a dropped item did to
+                    `ctx.data` stays, unless it has retries: so change that last, or in `flush_window`
     item_retry:     real retries of one item, before the policy is asked; default `NoRetry()`
     dead_letters:   a `DeadLetterSink`; an item that the policy drops is durably there before any cursor passes it. If
                     most items end there, and no fewer than 100, the run fails

@@ -70,7 +70,7 @@ async def supervise(work: Coroutine[Any, Any, Any], brake: Brake) -> Any:
     """
     variables = contextvars.copy_context()
     loop = asyncio.get_running_loop()
-    task = loop.create_task(_contained(work), name="cano-run", context=variables)
+    task = loop.create_task(_contained(work, brake), name="cano-run", context=variables)
     brake.bind(task, variables)
     cancelled: asyncio.CancelledError | None = None
     try:
@@ -89,6 +89,8 @@ async def supervise(work: Coroutine[Any, Any, Any], brake: Brake) -> Any:
         raise
     finally:
         brake.release()
+    if task.cancelled():  # by somebody else, before its first step
+        work.close()
     outcome = task.result()
     try:
         crashed = outcome.error is not None and not isinstance(outcome.error, Exception)
@@ -106,7 +108,8 @@ def _again(before: asyncio.CancelledError, now: asyncio.CancelledError) -> bool:
     return before.args == now.args and "cancel scope" in str(now)
 
 
-async def _contained(work: Coroutine[Any, Any, Any]) -> _Outcome:
+async def _contained(work: Coroutine[Any, Any, Any], brake: Brake) -> _Outcome:
+    brake.begun = True
     try:
         return _Outcome(await work, None)
     except BaseException as error:

@@ -22,7 +22,8 @@ class SubWorkflow:
     The inner run has an id made from the outer run's id, state and visit. If both workflows have a checkpoint store, a
     resume of the outer run resumes the inner one, and one that had completed is not run again; otherwise it runs again.
     A cancel or the total timeout of the outer run drains the inner one. Observers of the outer workflow see the inner
-    run's events; an error keeps the inner state, and its path leads there from the outer start.
+    run's events; an error keeps the inner state, and its path leads there from the outer start. An inner run that has
+    completed is one step of the outer one: a rollback of that does not compensate inside of it.
 
     Raises:
         ConfigurationError: an exit state is missing in `exits`, or an argument is of the wrong type.

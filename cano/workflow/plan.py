@@ -98,7 +98,7 @@ def checked_task(task: Any, where: str) -> Any:
         raise ConfigurationError(f"{where}: give an instance, {task.__name__}(...), not the class")
     if isinstance(task, Split):
         return _checked_split(task, where)
-    if isinstance(task, SubWorkflow):
+    if isinstance(task, SubWorkflow | FunctionTask):
         return task
     if isinstance(task, _KINDS):
         _check_class(task)

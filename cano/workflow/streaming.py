@@ -10,8 +10,9 @@ from cano.context import Context
 from cano.errors import TaskExecutionError
 from cano.observer import ItemDropped, WindowFlushed
 from cano.recovery.codec import UNDECLARED, Codec
+from cano.task.failure import crashes
 from cano.task.letter import DeadLetter
-from cano.task.loop import run_windows
+from cano.task.loop import Ending, run_windows
 from cano.task.pull import open_source
 from cano.task.session import StreamSession
 from cano.task.stream import Stop, StreamTask, item_type, settings_of
@@ -26,14 +27,35 @@ async def run_stream(run: Run, registered: Registration, ctx: Context[Any], curs
     if run.brake.on:
         raise Halted
     source = await open_source(task, ctx, cursor, run.brake)
-    session = StreamSession(task, settings, ctx, run.brake, source, StreamHost(run, registered))
-    try:
-        ending = await run_windows(session)
-    finally:
-        await session.release()
+    ending = await _run_session(StreamSession(task, settings, ctx, run.brake, source, StreamHost(run, registered)))
     if ending.drained:
         raise Halted
     return ending.state
+
+
+async def _run_session(session: StreamSession) -> Ending:
+    """Run an opened stream and put it away. What is no Exception, wherever it came up, hides behind nothing else."""
+    ending, crash = Ending(), None
+    try:
+        try:
+            ending = await run_windows(session)
+        except BaseException as error:
+            crash = error if crashes(error) else None
+            raise
+        finally:
+            crash = crash or session.crash
+            if crash is not None:
+                session.brake.crash()
+            await session.release()
+    except BaseException:
+        if crash is None:
+            raise
+    try:
+        if crash is not None:
+            raise crash
+        return ending
+    finally:
+        del crash  # or it would keep this frame alive
 
 
 class StreamHost:

@@ -540,3 +540,12 @@ async def test_a_router_after_a_split_sees_the_results_and_hands_them_on() -> No
     flow = Workflow[str]().register("split", Split([one, one], join=All(), then="judge")).register("judge", Judge())
     assert await flow.register("merge", merge).add_exit_state("done").orchestrate("split") == "done"
     assert seen == [[1, 1], [1, 1]]
+
+
+async def test_one_split_may_be_registered_in_several_workflows() -> None:
+    async def one(ctx: Any) -> int:
+        return 1
+
+    split = Split([one], join=All(), then="done")
+    for _ in range(2):
+        assert await Workflow[str]().register("work", split).add_exit_state("done").orchestrate("work") == "done"

@@ -12,14 +12,13 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
 
-from cano import clock
-from cano.clock import Duration, seconds
+from cano.clock import Duration, seconds, wall
 from cano.errors import ConfigurationError, WorkflowError
 from cano.scheduler.backoff import Backoff
 from cano.scheduler.cron import Calendar
 from cano.scheduler.flow import Definition, Flow
 from cano.scheduler.handle import Fire, current
-from cano.scheduler.session import Session
+from cano.scheduler.session import Session, moment
 from cano.scheduler.status import FlowCounters, FlowStatus
 from cano.scheduler.timing import Cron, FixedDelay, FixedRate, Manual, Timing
 from cano.workflow.validate import check_id
@@ -130,7 +129,7 @@ class Scheduler:
         Raises:
             ConfigurationError: like `every`; or the expression or the zone is wrong, or cronsim is missing.
         """
-        timing = Cron(Calendar(expression, tz, after=clock.wall()))
+        timing = Cron(Calendar(expression, tz, after=wall()))
         return self._add(name, workflow, initial, timing, workflow_id, data, backoff)
 
     def manual(
@@ -301,7 +300,7 @@ class Scheduler:
             here = False
         if not here:
             raise WorkflowError("trigger must be called in the event loop of the scheduler")
-        fire = flow.trigger(clock.now(), clock.wall())
+        fire = flow.trigger(*moment())
         session.consider(flow)  # its timer has no use while the run is going on
         session.work(flow, fire, flow.definition.data if data is _UNSET else data, copy_context())
         return fire
@@ -324,7 +323,7 @@ class Scheduler:
             ConfigurationError: there is no such flow.
         """
         flow = self._flow(name)
-        flow.reset(clock.now(), clock.wall(), started=self._started)
+        flow.reset(*moment(), started=self._started)
         session = self._alive
         if session is not None:
             session.consider(flow)
@@ -335,7 +334,7 @@ class Scheduler:
         Raises:
             ConfigurationError: there is no such flow.
         """
-        return self._flow(name).status(clock.now(), clock.wall(), started=self._started)
+        return self._flow(name).status(*moment(), started=self._started)
 
     def statuses(self) -> tuple[FlowStatus, ...]:
         """All flows at this moment, in the order in which they were registered."""

@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context as Variables
 from contextvars import copy_context
+from datetime import datetime
 from typing import Any
 
-from cano import clock
+from cano.clock import now, wall
 from cano.errors import WorkflowError
 from cano.observer import Resumed, WorkflowObserver
 from cano.resources import Resources
@@ -84,9 +85,9 @@ class Session:
             await self.see_out()
             raise self._failure or WorkflowError("the scheduler was stopped while it started")
         self.running = True
-        now, wall = clock.now(), clock.wall()
+        here = moment()
         for flow in self.flows:
-            flow.open(now, wall)
+            flow.open(*here)
         for flow in self.flows:
             self.consider(flow)
 
@@ -123,12 +124,12 @@ class Session:
             timer.cancel()
         if self.stopping or not self.running:
             return
-        now, wall = clock.now(), clock.wall()
-        left = flow.wait(now, wall)
+        here = moment()
+        left = flow.wait(*here)
         if left is None:
             return
         if left <= 0:
-            self.work(flow, flow.take(now, wall), flow.definition.data, self._variables.copy())
+            self.work(flow, flow.take(*here), flow.definition.data, self._variables.copy())
             return
         delay = left if flow.timing.look is None else min(left, flow.timing.look)
         self._timers[flow] = self.loop.call_later(delay, self.consider, flow, context=self._variables)
@@ -142,7 +143,7 @@ class Session:
         ended = Ended(error=asyncio.CancelledError()) if task.cancelled() else task.result()
         if flow.fire is not fire:
             return  # it was abandoned
-        outcome = flow.settle(ended, clock.now(), clock.wall())
+        outcome = flow.settle(ended, *moment())
         fire.settle(ended, outcome)
         if outcome.kind == "failed":
             _log.warning("flow %s failed with %s", flow.name, outcome.error_type)
@@ -243,7 +244,7 @@ class Session:
             _log.error("flow %s could not be stopped within the stop timeout: its run was left behind", flow.name)
             message = f"the run of flow {flow.name} did not end when it was stopped, and was left behind"
             fire, ended = flow.fire, Ended(error=WorkflowError(message))
-            outcome = flow.settle(ended, clock.now(), clock.wall(), abandoned=True)
+            outcome = flow.settle(ended, *moment(), abandoned=True)
             if fire is not None:
                 flow.left_behind = fire.task
                 fire.settle(ended, outcome)
@@ -253,7 +254,7 @@ class Session:
         """The event loop was closed without a stop: nothing of this session will ever go on."""
         for flow in self.busy:
             ended = Ended(error=WorkflowError(f"the event loop was closed during the run of flow {flow.name}"))
-            flow.settle(ended, clock.now(), clock.wall(), abandoned=True)
+            flow.settle(ended, *moment(), abandoned=True)
         self.running, self.stopping, self.ended = False, True, True
 
     def _drained(self) -> None:
@@ -289,6 +290,11 @@ class Session:
         self.running, self.ended = False, True
         if not self._end.done():
             self._end.set_result(None)
+
+
+def moment() -> tuple[float, datetime]:
+    """The time: monotonic seconds, and the moment of the calendar."""
+    return now(), wall()
 
 
 class _Resumption(WorkflowObserver):

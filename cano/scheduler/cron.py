@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from cano.errors import ConfigurationError
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-_SECOND = timedelta(seconds=1)
+_NOTHING, _SECOND, _MINUTE, _DAY = timedelta(0), timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)
+_YEARS = 50
 
 
 class Calendar:
@@ -33,7 +35,7 @@ class Calendar:
         ConfigurationError: the expression or the zone is wrong, the expression never matches, or cronsim is missing.
     """
 
-    __slots__ = ("_expression", "_kind", "_zone")
+    __slots__ = ("_expression", "_kind", "_of_day", "_zone")
 
     def __init__(self, expression: str, tz: str | tzinfo, *, after: datetime) -> None:
         try:
@@ -45,6 +47,8 @@ class Calendar:
         self._kind: type[CronSim] = CronSim
         self._expression = expression
         self._zone = zone_of(tz)
+        fields = expression.split()
+        self._of_day = len(fields) == 5 and not any(field.startswith("*") for field in fields[:2])
         try:
             found = self.following(after)
         except CronSimError as error:
@@ -58,11 +62,51 @@ class Calendar:
     def after(self, instant: datetime) -> Iterator[datetime]:
         """The instants after this one, strictly increasing. Ends if there is none within fifty years."""
         last = instant
-        for local in self._kind(self._expression, instant.astimezone(self._zone)):
-            found = local.astimezone(UTC)  # a local time may come twice, or not exist: what counts is the instant
+        for found in self._once_a_day(instant) if self._of_day else self._as_it_passes(instant):
             if found > last:
                 last = found
                 yield found
+
+    def _labels(self, local: datetime) -> Iterator[datetime]:
+        """What the expression names after a local time, as if no clock were ever changed. cronsim is not given the zone:
+        with one it never returns where a fold crosses midnight.
+        """
+        return iter(self._kind(self._expression, local.replace(tzinfo=UTC)))
+
+    def _once_a_day(self, instant: datetime) -> Iterator[datetime]:
+        for label in self._labels(instant.astimezone(self._zone)):
+            found = self._instant(label)
+            while found is None:  # in a gap
+                label += _MINUTE  # noqa: PLW2901  # what the label becomes
+                found = self._instant(label)
+            yield found
+
+    def _as_it_passes(self, instant: datetime) -> Iterator[datetime]:
+        local = instant.astimezone(self._zone)
+        back = _offset(local) - _offset((instant + _DAY).astimezone(self._zone))
+        start = local.replace(tzinfo=None) - max(back, _NOTHING)  # these labels will be repeated
+        repeated: deque[datetime] = deque()
+        horizon = start.year + _YEARS
+        for label in self._labels(start):
+            first = self._instant(label)
+            if first is None:
+                if label.year > horizon:  # it names times of gaps only
+                    break
+                continue
+            horizon = label.year + _YEARS
+            while repeated and repeated[0] <= first:
+                yield repeated.popleft()
+            yield first
+            second = self._instant(label, fold=1)
+            if second is not None and second > first:
+                repeated.append(second)
+        yield from repeated
+
+    def _instant(self, label: datetime, fold: int = 0) -> datetime | None:
+        """The instant at which the clocks show this; None in a gap."""
+        found = label.replace(tzinfo=self._zone, fold=fold).astimezone(UTC)
+        shown = found.astimezone(self._zone)
+        return found if shown.replace(tzinfo=UTC, fold=0) == label else None
 
     def following(self, instant: datetime) -> datetime | None:
         """The first instant after this one; None if there is none within fifty years."""
@@ -81,6 +125,10 @@ class Calendar:
             else:
                 high = middle
         return low
+
+
+def _offset(local: datetime) -> timedelta:
+    return local.utcoffset() or _NOTHING
 
 
 def zone_of(tz: str | tzinfo) -> tzinfo:

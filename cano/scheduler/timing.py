@@ -173,6 +173,7 @@ class Cron:
     def take(self, now: float, wall: datetime) -> tuple[datetime, int]:
         """Take every instant up to now as one, the last of them."""
         assert self._next is not None
+        self._seen = wall
         first = self._next
         latest = self._calendar.latest(first, wall)
         instant = first if latest in self._fired else latest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -63,6 +63,19 @@ def test_a_time_of_day_that_came_in_the_first_fold_does_not_come_again_in_the_se
     assert calendar("30 2 * * *", "Europe/Berlin").following(again) == datetime(2024, 10, 28, 1, 30, tzinfo=UTC)
 
 
+def test_a_change_of_the_clocks_at_midnight_neither_hangs_nor_loses_anything() -> None:
+    """BR-100: in St. John's 00:01 used to become 23:01 of the day before."""
+    expected = ["10-29 02:30", "10-29 03:30", "10-29 03:50", "10-29 04:10", "11-29 03:30"]
+    assert instants("*/20 0 29 * *", "America/St_Johns", "1995-10-28 12:00", 5) == expected
+
+
+def test_an_expression_that_names_times_of_gaps_only_never_matches() -> None:
+    """BR-100: 02:00 of the last Sunday of March is left out in Berlin, every year."""
+    with pytest.raises(ConfigurationError, match="never matches"):
+        calendar("30 */10 2 * 3 0L", "Europe/Berlin")
+    assert instants("30 2 * 3 0L", "Europe/Berlin", "2024-01-01 00:00", 2) == ["03-31 01:00", "03-30 01:00"]
+
+
 ZONES = (
     "UTC",
     "Europe/Berlin",
@@ -97,12 +110,47 @@ def test_instants_exist_and_increase_strictly_in_any_zone(expression: str, zone:
         assert "never matches" in str(error) or "day-of-month" in str(error)
         return
     run = [start, *islice(found.after(start), 12)]
-    assert all(earlier < later for earlier, later in zip(run, run[1:], strict=False))
+    assert all(earlier < later for earlier, later in pairwise(run))
     assert all(instant.tzinfo is UTC and instant.astimezone(ZoneInfo(zone)).astimezone(UTC) == instant for instant in run)
-    for earlier, later in zip(run, run[1:], strict=False):
+    for earlier, later in pairwise(run):
         step = found.following(earlier)
         assert step is not None
         assert earlier < step <= later
+
+
+CHANGES = [
+    ("Europe/Berlin", "2024-03-31"),
+    ("Europe/Berlin", "2024-10-27"),
+    ("Europe/Dublin", "2019-10-27"),
+    ("America/St_Johns", "1995-10-29"),
+    ("America/St_Johns", "1995-04-02"),
+    ("America/Sao_Paulo", "2018-02-18"),
+    ("America/Sao_Paulo", "2018-11-04"),
+    ("Australia/Lord_Howe", "2024-04-07"),
+    ("Antarctica/Troll", "2024-10-27"),
+    ("Pacific/Apia", "2011-12-30"),
+]
+
+
+@pytest.mark.parametrize(("zone", "day"), CHANGES)
+@pytest.mark.parametrize(
+    "expression", ["*/10 * * * *", "15 * * * *", "*/30 0-2 * * *", "5 */2 * * *", "0 20 2 * * *", "* 23 * * *"]
+)
+def test_what_follows_the_time_that_passes_comes_whenever_the_clocks_show_it(expression: str, zone: str, day: str) -> None:
+    """BR-100: against a look at every minute of three days, from every hour of them."""
+    found = calendar(expression, zone)
+    plain = calendar(expression, "UTC")
+    start = datetime.fromisoformat(day).replace(tzinfo=UTC) - timedelta(days=1)
+    expected = []
+    for minute in range(3 * 24 * 60):
+        instant = start + timedelta(minutes=minute)
+        shown = instant.astimezone(ZoneInfo(zone)).replace(tzinfo=UTC, fold=0)
+        if plain.following(shown - timedelta(seconds=1)) == shown:
+            expected.append(instant)
+    for hour in range(0, 60, 1):
+        begin = start + timedelta(hours=hour, minutes=7)
+        rest = [instant for instant in expected if instant > begin]
+        assert list(islice(found.after(begin), min(len(rest), 20))) == rest[:20]
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cano import Workflow
+from cano import NoRetry, Task, TaskConfig, Workflow
 from cano.clock import replaced
 
 BEGINNING = datetime(2024, 1, 1, tzinfo=UTC)
@@ -77,6 +77,16 @@ def play(main: Callable[[Moments], Coroutine[Any, Any, Any]], beginning: datetim
     return result
 
 
+class _Once(Task[str]):
+    config = TaskConfig(retry=NoRetry())
+
+    def __init__(self, body: Callable[[Any], Coroutine[Any, Any, str]]) -> None:
+        self.body = body
+
+    async def run(self, ctx: Any) -> str:
+        return await self.body(ctx)
+
+
 class Runs:
     """A workflow of one task that notes when it runs. `script` says what each run does: seconds, or an exception."""
 
@@ -91,7 +101,7 @@ class Runs:
         self.now = 0
         self.most = 0
         self.workflow: Workflow[Any, Any] = Workflow(checkpoint_store=store, **options)
-        self.workflow.register("start", self._run_once).add_exit_state("done")
+        self.workflow.register("start", _Once(self._run_once)).add_exit_state("done")
 
     @property
     def count(self) -> int:

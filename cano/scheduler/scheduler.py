@@ -261,9 +261,9 @@ class Scheduler:
         session = self._session
         if session is None:
             return
-        owner, session.owner = session.owner, None
-        if session.interrupted and owner is not None:
-            owner.uncancel()
+        interrupted, session.interrupted = session.interrupted, None
+        if interrupted is not None:
+            interrupted.uncancel()
         await session.see_out(error)
 
     @property

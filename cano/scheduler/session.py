@@ -36,6 +36,9 @@ from cano.workflow.budget import repeats
 GRACE = 2.0
 """How long each of the harsher stages of a stop may take, in seconds."""
 
+_LEAST = 1e-6
+"""The event loop runs a timer up to its clock's resolution early; to ask for less than this again would only spin."""
+
 _log = logging.getLogger("cano")
 
 
@@ -51,7 +54,7 @@ class Session:
         self.crash: BaseException | None = None
         self.surfaced = False
         self.owner: asyncio.Task[Any] | None = None
-        self.interrupted = False
+        self.interrupted: asyncio.Task[Any] | None = None
         self._stop_timeout = stop_timeout
         self._variables = copy_context()
         self._timers: dict[Flow, asyncio.TimerHandle] = {}
@@ -131,6 +134,7 @@ class Session:
         if left <= 0:
             self.work(flow, flow.take(*here), flow.definition.data, self._variables.copy())
             return
+        left = max(left, _LEAST)
         delay = left if flow.timing.look is None else min(left, flow.timing.look)
         self._timers[flow] = self.loop.call_later(delay, self.consider, flow, context=self._variables)
 
@@ -159,8 +163,8 @@ class Session:
         _log.error("flow %s raised %s: the scheduler stops", flow.name, type(error).__name__)
         self.crash = self.crash or error
         self.stop()
-        if self.owner is not None and not self.interrupted and not self.owner.done():
-            self.interrupted = True
+        if self.owner is not None and self.interrupted is None and not self.owner.done():
+            self.interrupted = self.owner
             self.owner.cancel()
 
     # -- stopping ---------------------------------------------------------------------------------------------------
@@ -197,6 +201,8 @@ class Session:
         Raises: the crash that ended the scheduler, if one did.
         Cancellation: ends the drains and goes on; raised when all is done. `before` is one that was there already.
         """
+        if asyncio.current_task() is self.owner:
+            self.owner = None  # no need to interrupt it: it is here
         self.stop()
         cancelled: asyncio.CancelledError | None = None
         while not self._end.done():

@@ -173,6 +173,13 @@ def test_the_latest_instant_is_found_without_looking_at_all(expression: str, zon
     assert found.latest(first, until) == expected
 
 
+def test_the_latest_instant_may_be_the_last_moment_that_counts() -> None:
+    found, first = calendar("* * * * * *"), datetime(2024, 1, 1, tzinfo=UTC)
+    for length in (0, 1, 2, 3, 61):
+        until = first + timedelta(seconds=length)
+        assert found.latest(first, until) == until
+
+
 @pytest.mark.parametrize(
     "wrong",
     ["", "* * * *", "61 * * * *", "* * * * * * *", "x * * * *", "@daily", "0 0 31 2 *", "*/0 * * * *", "0 0 30 2 *", None, 5],

@@ -340,7 +340,9 @@ def test_a_start_that_is_cancelled_or_stopped_leaves_nothing() -> None:
         await asyncio.sleep(5)
         with pytest.raises(WorkflowError, match="starting"):
             await scheduler.start()
+        began = asyncio.get_running_loop().time()
         await scheduler.stop()
+        assert asyncio.get_running_loop().time() - began == pytest.approx(1.0), "the set-up was not waited for"
         with pytest.raises(WorkflowError, match="stopped while it started"):
             await starting
         assert log == ["up", "down"] * 2

@@ -177,3 +177,13 @@ def test_what_is_given_up_is_counted() -> None:
     assert cron.pass_over(0.0, minutes(2.5)) == 2
     assert cron.pass_over(0.0, minutes(2.5)) == 0
     assert cron.wait(0.0, datetime(2024, 1, 1, 0, 2, 30, tzinfo=UTC)) == 30.0
+
+
+@pytest.mark.parametrize(("interval", "now", "missed"), [(0.7, 4012 * 0.7, 4012), (0.001, 0.018, 17)])
+def test_a_quotient_that_was_rounded_neither_skips_a_point_nor_takes_one_early(interval: float, now: float, missed: int) -> None:
+    timing = FixedRate(interval)
+    timing.begin(0.0, WALL)
+    assert timing.take(now, WALL) == (WALL, missed)
+    left = timing.wait(now, WALL)
+    assert left is not None
+    assert 0 < left <= interval

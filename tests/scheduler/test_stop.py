@@ -440,3 +440,26 @@ def test_a_failure_while_it_stops_surfaces_in_the_fire_and_the_scheduler_stops_a
         assert scheduler.status("job").phase is Phase.STOPPED
 
     play(main)
+
+
+def test_a_reset_while_it_stops_fires_nothing() -> None:
+    async def slow_to_go() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(3)
+
+    async def main(moments: Moments) -> None:
+        slow, quick = Runs(moments, slow_to_go), Runs(moments, ValueError())
+        scheduler = Scheduler().manual("slow", slow.workflow, "start")
+        scheduler.every("quick", quick.workflow, "start", 1.0, fixed="rate", backoff=Backoff(initial=60.0))
+        async with scheduler:
+            scheduler.trigger("slow")
+            await asyncio.sleep(5)
+            stopping = asyncio.create_task(scheduler.stop())
+            await asyncio.sleep(1)
+            scheduler.reset("quick")
+            await stopping
+        assert quick.count == 1
+
+    play(main)

@@ -461,3 +461,19 @@ def test_a_rough_day_never_overlaps_and_never_loses_count() -> None:
         assert status.runs + status.skipped == 1440
 
     play(main)
+
+
+def test_a_wall_clock_that_lags_a_little_makes_no_fire_early() -> None:
+    """BR-98."""
+
+    async def main(moments: Moments) -> None:
+        runs = Runs(moments)
+        scheduler = Scheduler().cron("tick", runs.workflow, "start", "* * * * *")
+        async with scheduler:
+            await asyncio.sleep(59.9)
+            moments.suspend(-0.3)
+            await asyncio.sleep(1)
+        assert runs.at == at(60.3)
+        assert runs.walls[0] >= BEGINNING + timedelta(minutes=1)
+
+    play(main)

@@ -80,7 +80,7 @@ async def supervise(work: Coroutine[Any, Any, Any], brake: Brake) -> Any:
             except asyncio.CancelledError as error:
                 if cancelled is None:
                     brake.press(Halt.OUTSIDE)
-                elif not _again(cancelled, error):
+                elif not repeats(cancelled, error):
                     brake.abort()
                 cancelled = error
     except BaseException:  # the caller's coroutine is being closed: it cannot wait any more
@@ -103,9 +103,9 @@ async def supervise(work: Coroutine[Any, Any, Any], brake: Brake) -> Any:
         del outcome, cancelled  # or the errors would keep these frames alive
 
 
-def _again(before: asyncio.CancelledError, now: asyncio.CancelledError) -> bool:
+def repeats(before: BaseException | None, now: asyncio.CancelledError) -> bool:
     """Whether this is the same cancellation once more: anyio's cancel scopes repeat theirs at every turn of the event loop."""
-    return before.args == now.args and "cancel scope" in str(now)
+    return before is not None and before.args == now.args and "cancel scope" in str(now)
 
 
 async def _contained(work: Coroutine[Any, Any, Any], brake: Brake) -> _Outcome:

@@ -153,12 +153,12 @@ class LoggingObserver(WorkflowObserver):
     def on_run_end(self, event: RunEnded) -> None:
         level = INFO if event.outcome in ("completed", "cancelled") else ERROR
         if self._logger.isEnabledFor(level):
-            fields = {"outcome": event.outcome, "seconds": event.seconds}
-            fields |= {"error_type": event.error_type, "category": event.category}
+            fields = {"seconds": event.seconds, "error_type": event.error_type, "category": event.category}
             text, values = "%s after %.3f s", (event.outcome, event.seconds)
-            if event.error_type is not None and level == ERROR:
-                text, values = "%s after %.3f s: %s", (*values, event.error_type)
-            self._write(level, event, "run_end", text, *values, **fields)
+            if level == INFO or event.error_type is None:
+                self._write(level, event, "run_end", text, *values, outcome=event.outcome, **fields)
+            else:
+                self._write(level, event, "run_end", text + ": %s", *values, event.error_type, outcome=event.outcome, **fields)
 
     def _write(self, level: int, event: Event, name: str, text: str, *values: Any, **fields: Any) -> None:
         extra = {f"cano_{key}": value for key, value in fields.items()}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cano.clock import wall
 from cano.errors import CanoError, ConfigurationError, WorkflowCancelledError, WorkflowTimeoutError
-from cano.observe.label import state_name
+from cano.observe.label import shown, state_name
 from cano.observer import (
     Checkpointed,
     ClearFailed,
@@ -116,8 +116,8 @@ class OpenTelemetryObserver(WorkflowObserver):
 
     def on_run_start(self, event: RunStarted) -> None:
         before = self._context.get_current()
-        names = {"cano.workflow": event.workflow, "cano.workflow_id": event.workflow_id, "cano.resumed": event.resumed}
-        span = self._tracer.start_span(f"run {event.workflow}", context=before, attributes=names)
+        names = {"cano.workflow": shown(event.workflow), "cano.workflow_id": event.workflow_id}
+        span = self._tracer.start_span(f"run {shown(event.workflow)}", context=before, attributes=names)
         run = _Open(span, self._trace.set_span_in_context(span, before))
         self._executions[event.run] = _Execution(run, before)
         self._context.attach(run.context)
@@ -172,10 +172,10 @@ class OpenTelemetryObserver(WorkflowObserver):
             return
         state = state_name(event.state)
         names = {
-            "cano.workflow": event.workflow,
+            "cano.workflow": shown(event.workflow),
             "cano.workflow_id": event.workflow_id,
             "cano.state": state,
-            "cano.task": event.task,
+            "cano.task": shown(event.task),
             "cano.task.kind": event.kind,
         }
         context = execution.run.context
@@ -245,7 +245,7 @@ class OpenTelemetryObserver(WorkflowObserver):
         self._tell(event, "cano.checkpoint_clear_failed", _of_error(event.error))
 
     def on_teardown_failed(self, event: TeardownFailed) -> None:
-        self._tell(event, "cano.teardown_failed", {"cano.resource": event.resource, "error.type": event.error_type})
+        self._tell(event, "cano.teardown_failed", {"cano.resource": shown(event.resource), "error.type": event.error_type})
 
     def _tell(self, event: Event, name: str, names: dict[str, Any], *, total: str | None = None) -> None:
         execution = self._executions.get(event.run)
@@ -257,7 +257,7 @@ class OpenTelemetryObserver(WorkflowObserver):
         spot.events += 1
         if spot.events <= EVENTS and spot.span.is_recording():
             if isinstance(event, TaskEvent):
-                names = {"cano.task": event.task, **names}
+                names = {"cano.task": shown(event.task), **names}
             spot.span.add_event(name, names)
 
     def _end(

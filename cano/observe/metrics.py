@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from cano.errors import CanoError, WorkflowCancelledError, WorkflowTimeoutError
 from cano.observe.label import shown, state_name
 from cano.observe.tally import Family, Names, Number, Tally, Timing, counts, grouped, numbers, timings
-from cano.observer import TaskEvent, TaskFailed, TaskSucceeded
 
 T = TypeVar("T", Number, Timing)
 
@@ -27,42 +26,24 @@ def _state(workflow: str, kind: type[Any], state: Any, *names: str) -> Names:
 
 
 class RunCounts:
-    """Everything that is counted of runs. All is changed and read with `lock` held.
-
-    The lock may be taken again by who holds it: garbage collection can end a run of a closed event loop at any moment.
-    """
+    """Everything that is counted of runs. Cells are changed and copied with `lock` held."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.runs: Tally[Timing] = Tally(Timing, _workflow)  # workflow, outcome
-        self.active: Tally[Number] = Tally(Number, _workflow)
-        self.resumes: Tally[Number] = Tally(Number, _workflow)
-        self.tasks: Tally[Timing] = Tally(Timing, _task)  # workflow, state, task, kind, outcome
-        self.retries: Tally[Number] = Tally(Number, _workflow)  # workflow, task
-        self.refusals: Tally[Number] = Tally(Number, _workflow)  # workflow, task
-        self.states: Tally[Number] = Tally(Number, _state)
-        self.windows: Tally[Number] = Tally(Number, _state)
-        self.outputs: Tally[Number] = Tally(Number, _state)
-        self.drops: Tally[Number] = Tally(Number, _state)  # workflow, state, dead_lettered
-        self.rows: Tally[Number] = Tally(Number, _workflow)  # workflow, kind
-        self.compensations: Tally[Number] = Tally(Number, _workflow)  # workflow, result
-        self.clears: Tally[Number] = Tally(Number, _workflow)
-        self.teardowns: Tally[Number] = Tally(Number, _workflow)
-
-    def count(self, tally: Tally[Number], *told: Any) -> None:
-        """One more."""
-        with self.lock:
-            tally.find(*told).value += 1
-
-    def ended(self, event: TaskSucceeded | TaskFailed, outcome: str) -> None:
-        """A task ended so."""
-        told = (event.workflow, event.state.__class__, event.state, event.task, event.kind, outcome)
-        with self.lock:
-            self.tasks.find(*told).took(event.seconds)
-
-    def refused(self, event: TaskEvent) -> None:
-        """A circuit breaker refused an attempt of a task."""
-        self.count(self.refusals, event.workflow, event.task)
+        self.lock = lock = threading.RLock()
+        self.runs: Tally[Timing] = Tally(Timing, _workflow, lock)  # workflow, outcome
+        self.active: Tally[Number] = Tally(Number, _workflow, lock)
+        self.resumes: Tally[Number] = Tally(Number, _workflow, lock)
+        self.tasks: Tally[Timing] = Tally(Timing, _task, lock)  # workflow, state, task, kind, outcome
+        self.retries: Tally[Number] = Tally(Number, _workflow, lock)  # workflow, task
+        self.refusals: Tally[Number] = Tally(Number, _workflow, lock)  # workflow, task
+        self.states: Tally[Number] = Tally(Number, _state, lock)
+        self.windows: Tally[Number] = Tally(Number, _state, lock)
+        self.outputs: Tally[Number] = Tally(Number, _state, lock)
+        self.drops: Tally[Number] = Tally(Number, _state, lock)  # workflow, state, dead_lettered
+        self.rows: Tally[Number] = Tally(Number, _workflow, lock)  # workflow, kind
+        self.compensations: Tally[Number] = Tally(Number, _workflow, lock)  # workflow, result
+        self.clears: Tally[Number] = Tally(Number, _workflow, lock)
+        self.teardowns: Tally[Number] = Tally(Number, _workflow, lock)
 
     def families(self) -> list[Family]:
         """The metrics as they are now, all of one moment."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cano.errors import ConfigurationError
 from cano.observe.metrics import RunCounts, outcome_of
-from cano.observe.tally import Family, Histogram
+from cano.observe.tally import Family, Histogram, Number, Tally
 from cano.observe.watched import Watched
 from cano.observer import (
     Checkpointed,
@@ -58,6 +58,7 @@ class PrometheusObserver(WorkflowObserver):
             raise ConfigurationError("PrometheusObserver needs prometheus-client: pip install cano[prometheus]") from None
         self._core = core
         self._counts = RunCounts()
+        self._lock = self._counts.lock
         self._watched = Watched()
         for thing in watch:
             self.watch(thing)
@@ -119,56 +120,72 @@ class PrometheusObserver(WorkflowObserver):
     # -- what runs tell ---------------------------------------------------------------------------------------------
 
     def on_run_start(self, event: RunStarted) -> None:
-        self._counts.count(self._counts.active, event.workflow)
+        cell = self._counts.active.find((event.workflow,))
+        with self._lock:
+            cell.value += 1
 
     def on_run_end(self, event: RunEnded) -> None:
-        counts = self._counts
-        with counts.lock:
-            active, ended = counts.active.find(event.workflow), counts.runs.find(event.workflow, event.outcome)
+        active = self._counts.active.find((event.workflow,))
+        ended = self._counts.runs.find((event.workflow, event.outcome))
+        with self._lock:
             active.value -= 1
             ended.took(event.seconds)
 
     def on_resume(self, event: Resumed) -> None:
-        self._counts.count(self._counts.resumes, event.workflow)
+        self._one_more(self._counts.resumes, event.workflow)
 
     def on_state_enter(self, event: StateEntered) -> None:
-        self._counts.count(self._counts.states, event.workflow, event.state.__class__, event.state)
+        cell = self._counts.states.find((event.workflow, event.state.__class__, event.state))
+        with self._lock:
+            cell.value += 1
 
     def on_task_success(self, event: TaskSucceeded) -> None:
-        self._counts.ended(event, "completed")
+        self._ended(event, "completed")
 
     def on_task_failure(self, event: TaskFailed) -> None:
-        self._counts.ended(event, outcome_of(event.error))
+        self._ended(event, outcome_of(event.error))
 
-    def on_retry(self, event: Retried) -> None:
-        self._counts.count(self._counts.retries, event.workflow, event.task)
-
-    def on_circuit_open(self, event: TaskEvent) -> None:
-        self._counts.refused(event)
+    def _ended(self, event: TaskSucceeded | TaskFailed, outcome: str) -> None:
+        told = (event.workflow, event.state.__class__, event.state, event.task, event.kind, outcome)
+        cell = self._counts.tasks.find(told)
+        with self._lock:
+            cell.took(event.seconds)
 
     def on_checkpoint(self, event: Checkpointed) -> None:
-        self._counts.count(self._counts.rows, event.workflow, event.kind)
+        cell = self._counts.rows.find((event.workflow, event.kind))
+        with self._lock:
+            cell.value += 1
 
     def on_window(self, event: WindowFlushed) -> None:
-        counts = self._counts
         told = (event.workflow, event.state.__class__, event.state)
-        with counts.lock:
-            windows, outputs = counts.windows.find(*told), counts.outputs.find(*told)
+        windows, outputs = self._counts.windows.find(told), self._counts.outputs.find(told)
+        with self._lock:
             windows.value += 1
             outputs.value += event.count
 
+    def on_retry(self, event: Retried) -> None:
+        self._one_more(self._counts.retries, event.workflow, event.task)
+
+    def on_circuit_open(self, event: TaskEvent) -> None:
+        self._one_more(self._counts.refusals, event.workflow, event.task)
+
     def on_item_dropped(self, event: ItemDropped) -> None:
         lettered = "true" if event.dead_lettered else "false"
-        self._counts.count(self._counts.drops, event.workflow, event.state.__class__, event.state, lettered)
+        self._one_more(self._counts.drops, event.workflow, event.state.__class__, event.state, lettered)
 
     def on_compensation(self, event: Compensated) -> None:
-        self._counts.count(self._counts.compensations, event.workflow, "ok" if event.error is None else "err")
+        self._one_more(self._counts.compensations, event.workflow, "ok" if event.error is None else "err")
 
     def on_checkpoint_clear_failed(self, event: ClearFailed) -> None:
-        self._counts.count(self._counts.clears, event.workflow)
+        self._one_more(self._counts.clears, event.workflow)
 
     def on_teardown_failed(self, event: TeardownFailed) -> None:
-        self._counts.count(self._counts.teardowns, event.workflow)
+        self._one_more(self._counts.teardowns, event.workflow)
+
+    def _one_more(self, tally: Tally[Number], *told: Any) -> None:
+        cell = tally.find(told)
+        with self._lock:
+            cell.value += 1
 
 
 def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:

@@ -1,7 +1,8 @@
 """Counting by names from closed sets: what is counted stays exact, and its size bounded, whatever users call things.
 
-Nothing here awaits or locks: whoever counts holds a lock. A cell is found first and changed then, in steps that build
-nothing, so that no garbage collection, which may end a run and count that, comes in between.
+A cell is found first, and changed then with the lock held, in steps that build nothing. So no other thread comes in
+between, and no garbage collection either, which may end a run of a closed event loop and count that: the lock may be
+taken again by whoever holds it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any, Generic, Literal, Self, TypeVar
 
 VALUES = 100
@@ -93,39 +95,42 @@ class Tally(Generic[CellT]):
 
     make:    makes an empty cell
     naming:  makes names of what an event tells (`find`), slowly
+    lock:    held while a cell is changed or copied
     """
 
-    __slots__ = ("_known", "_labels", "_make", "_naming", "cells")
+    __slots__ = ("_known", "_labels", "_lock", "_make", "_naming", "cells")
 
-    def __init__(self, make: Callable[[], CellT], naming: Callable[..., Names]) -> None:
+    def __init__(self, make: Callable[[], CellT], naming: Callable[..., Names], lock: RLock) -> None:
+        self._lock = lock
         self._make: Callable[[], CellT] = make
         self._naming = naming
         self._labels: list[Label] = []
         self._known: dict[Any, CellT] = {}
         self.cells: dict[Names, CellT] = {}
 
-    def find(self, *told: Any) -> CellT:
+    def find(self, told: tuple[Any, ...]) -> CellT:
         """The cell for what an event tells; the same one for the same."""
         cell = self._known.get(told)
-        return self._find(told) if cell is None else cell
+        if cell is None:
+            with self._lock:
+                cell = self._find(told)
+        return cell
 
-    def _find(self, told: Any) -> CellT:
+    def _find(self, told: tuple[Any, ...]) -> CellT:
         names = self._naming(*told)
         while len(self._labels) < len(names):
             self._labels.append(Label())
         names = tuple(label.admit(name) for label, name in zip(self._labels, names, strict=True))
         if names not in self.cells and len(self.cells) >= SERIES:
             names = (OTHER,) * len(names)
-        cell = self.cells.get(names)
-        if cell is None:
-            cell = self.cells[names] = self._make()
+        cell = self.cells.setdefault(names, self._make())  # in one step: making one may bring a garbage collection
         if len(self._known) < 2 * SERIES:
             self._known[told] = cell
         return cell
 
     def snapshot(self) -> dict[Names, CellT]:
-        """A copy of every cell."""
-        return {names: cell.copy() for names, cell in self.cells.items()}
+        """A copy of every cell. With the lock held."""
+        return {names: cell.copy() for names, cell in self.cells.copy().items()}
 
 
 def grouped(cells: Mapping[Names, CellT], *places: int) -> dict[Names, CellT]:

@@ -165,8 +165,8 @@ class LoggingObserver(WorkflowObserver):
         extra["cano_event"], extra["cano_run"] = name, event.run
         extra["cano_workflow"], extra["cano_workflow_id"] = event.workflow, event.workflow_id
         state = extra["cano_state"] = None if event.state is None else state_name(event.state)
-        where = (shown(event.workflow), event.workflow_id, state or "-")
-        self._logger.log(level, f"%s %s in %s: {text}", *where, *values, extra=extra)
+        lead, where = ("%s %s%s: ", "") if state is None else ("%s %s in %s: ", state)
+        self._logger.log(level, lead + text, shown(event.workflow), event.workflow_id, where, *values, extra=extra)
 
 
 def _of_error(error: CanoError) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
@@ -413,7 +414,8 @@ async def test_without_a_provider_nothing_is_recorded_and_the_callers_span_is_pa
     assert seen == [9]
 
 
-async def test_a_run_of_a_loop_that_was_closed_ends_its_spans_wherever_it_is_collected(traced: Any) -> None:
+async def test_a_run_of_a_loop_that_was_closed_ends_its_spans_wherever_it_is_collected(traced: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: None)  # asyncio complains of a loop left behind, and rightly
     reached = threading.Event()
 
     async def work(ctx: Any) -> str:

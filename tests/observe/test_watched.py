@@ -55,7 +55,7 @@ async def test_a_breaker_is_read_at_every_scrape() -> None:
 async def test_limiters_and_their_tiers_are_read() -> None:
     registry = CollectorRegistry()
     limiter, calls = RateLimiter(1_000, max_tokens=10), WindowedRateLimiter(1, 3600)
-    tiers = MultiRateLimiter({"fast": (limiter, 2), "slow": calls})
+    tiers = MultiRateLimiter({"fast": (RateLimiter(10), 2), "slow": calls})
     PrometheusObserver(registry).watch(limiter, "fast").watch(calls, "slow").watch(tiers)
     limiter.require(7)
     await limiter.acquire(10)

@@ -90,9 +90,10 @@ class ProgressObserver(WorkflowObserver):
         try:
             if thread is not None:
                 thread.join()
-            self._leave_summaries(live, board)
-        finally:
             with suppress(OSError, ValueError):  # the terminal has gone
+                self._leave_summaries(live, board)
+        finally:
+            with suppress(OSError, ValueError):  # likewise
                 live.stop()
 
     def _shows(self) -> bool:

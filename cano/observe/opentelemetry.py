@@ -164,7 +164,8 @@ class OpenTelemetryObserver(WorkflowObserver):
     def on_state_enter(self, event: StateEntered) -> None:
         execution = self._executions.get(event.run)
         if execution is not None:
-            execution.entered = (wall() - _EPOCH) // timedelta(microseconds=1) * 1_000
+            micros = (wall() - _EPOCH) // timedelta(microseconds=1)
+            execution.entered = micros * 1_000 + 999  # not before the start of the run, which is told in nanoseconds
 
     def on_task_start(self, event: TaskStarted) -> None:
         execution = self._executions.get(event.run)

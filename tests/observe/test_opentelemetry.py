@@ -7,6 +7,7 @@ import gc
 import logging
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from typing import Any
@@ -37,6 +38,7 @@ from cano import (
     Window,
     Workflow,
     WorkflowCancelledError,
+    WorkflowObserver,
     WorkflowTimeoutError,
 )
 from cano.observe.opentelemetry import EVENTS, WINDOWS, OpenTelemetryObserver
@@ -321,6 +323,23 @@ async def test_a_crash_ends_both_spans(traced: Any) -> None:
     assert traced.observer._executions == {}
 
 
+@pytest.mark.parametrize("process", [None, failing(1)])
+async def test_when_a_run_has_ended_the_callers_context_is_back_for_the_observers_that_follow(process: Any, traced: Any) -> None:
+    seen: list[int] = []
+
+    class Next(WorkflowObserver):
+        def on_run_start(self, event: Any) -> None:
+            seen.append(current())
+
+        def on_run_end(self, event: Any) -> None:
+            seen.append(current())
+
+    with traced.tracer.start_as_current_span("caller") as caller:
+        with pytest.raises(TaskExecutionError) if process else nullcontext():
+            await run(Probe(numbers(1, 3), process=process), observers=[traced.observer, Next()])
+        assert seen == [traced.one("run workflow").context.span_id, caller.get_span_context().span_id]
+
+
 async def test_a_rollback_is_told_on_the_run(traced: Any) -> None:
     seen: list[int] = []
 
@@ -423,17 +442,36 @@ async def test_a_run_of_a_loop_that_was_closed_ends_its_spans_wherever_it_is_col
         await asyncio.Event().wait()
         return "done"
 
+    held: list[Any] = []
+
     def abandoned() -> None:
+        context.attach(baggage.set_baggage("whose", "the loop's"))
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda loop, context: None)
-        left = loop.create_task(machine(work, observers=[traced.observer]).orchestrate("work"))
+        held.append(loop.create_task(machine(work, observers=[traced.observer]).orchestrate("work")))
         while not reached.is_set():
             loop.call_soon(loop.stop)
             loop.run_forever()
         loop.close()
-        del left
 
     await asyncio.to_thread(abandoned)
-    gc.collect()
+    assert traced.spans == []
+    held.clear()
+    gc.collect()  # here, where another context is the current one
     assert [span.name for span in traced.spans] == ["visit work", "run workflow"]
     assert traced.observer._executions == {}
+    assert baggage.get_baggage("whose") is None
+
+
+async def test_a_visit_begins_when_its_state_is_entered_before_its_row_is_written(traced: Any) -> None:
+    class Timed(MemoryCheckpointStore):
+        began = 0
+
+        async def append(self, workflow_id: str, row: Any) -> None:
+            self.began = self.began or time.time_ns()
+            await asyncio.sleep(0.01)
+            await super().append(workflow_id, row)
+
+    store = Timed()
+    await run(Probe(numbers(1, 2)), store, observers=[traced.observer])
+    assert traced.one("visit work").start_time <= store.began + 1_000

@@ -239,14 +239,14 @@ PROGRAM = """
 """
 
 
-def _on_a_terminal(program: Path) -> tuple[int, str]:
+def _on_a_terminal(program: Path, output: int | None = None) -> tuple[int, str]:
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     before = termios.tcgetattr(follower)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-    with subprocess.Popen(
-        [sys.executable, str(program)], stdin=follower, stdout=follower, stderr=follower, env=environment
-    ) as child:
+    output = follower if output is None else output
+    command = [sys.executable, str(program)]
+    with subprocess.Popen(command, stdin=follower, stdout=output, stderr=follower, env=environment) as child:
         text = b""
         while child.poll() is None or select.select([leader], [], [], 0)[0]:
             if select.select([leader], [], [], 0.05)[0]:
@@ -267,3 +267,13 @@ async def test_on_a_real_terminal_an_interrupt_leaves_it_as_it_was(tmp_path: Pat
     assert "a line of the program's own" in plain(text)
     assert "flow r cancelled in work" in plain(text)
     assert text.rindex(SHOW) > text.rindex(HIDE)
+
+
+async def test_what_the_program_prints_goes_where_its_output_goes(tmp_path: Path) -> None:
+    program, output = tmp_path / "program.py", tmp_path / "output"
+    program.write_text(textwrap.dedent(PROGRAM))
+    with output.open("w") as file:
+        _, text = await asyncio.to_thread(_on_a_terminal, program, file.fileno())
+    assert "flow r  work" in plain(text)
+    assert "a line of the program" not in plain(text)
+    assert output.read_text() == "a line of the program's own\n"

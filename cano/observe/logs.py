@@ -7,7 +7,7 @@ import logging
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
-from cano.errors import CanoError, WorkflowCancelledError, WorkflowTimeoutError
+from cano.errors import CanoError, ConfigurationError, WorkflowCancelledError, WorkflowTimeoutError
 from cano.observe.label import shown, state_name
 from cano.observer import (
     Checkpointed,
@@ -53,9 +53,14 @@ class LoggingObserver(WorkflowObserver):
     `cano_event`, `cano_run`, `cano_workflow`, `cano_workflow_id` and `cano_state` always, others where they apply. Lines
     name ids, states, tasks and types; never a message of an error, a traceback or anything of a user's. A line whose level
     is off is not built.
+
+    Raises:
+        ConfigurationError: this is no Logger.
     """
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
+        if not isinstance(logger, logging.Logger | None):  # an adapter would put its own fields in the place of ours
+            raise ConfigurationError(f"LoggingObserver needs a logging.Logger, not a {type(logger).__name__}")
         self._logger = logging.getLogger("cano.run") if logger is None else logger
 
     def on_run_start(self, event: RunStarted) -> None:

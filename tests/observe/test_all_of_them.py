@@ -20,12 +20,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 
 from cano import (
+    CircuitBreaker,
+    CircuitOpenError,
     FixedRetry,
     MemoryCheckpointStore,
+    NoRetry,
     SkipAndContinue,
     StreamTask,
     Task,
     TaskConfig,
+    TaskExecutionError,
     Window,
     Workflow,
     WorkflowObserver,
@@ -140,6 +144,23 @@ async def test_with_all_of_them_a_run_is_what_it_is_without() -> None:
         assert await run(task, store, observers=observers) == "done"
         assert task.items == [1, 2, 3, 5, 6, 7, 8, 9]
     assert 'cano_stream_windows_committed_total{state="work",workflow="workflow"} 4.0' in everyone.shown["metrics"]
+
+
+async def test_a_refusal_by_a_circuit_breaker_is_seen() -> None:
+    class Guarded(Task[str]):
+        config = TaskConfig(retry=NoRetry(), circuit_breaker=CircuitBreaker(failure_threshold=1))
+
+        async def run(self, ctx: Any) -> str:
+            raise ValueError
+
+    everyone, task = Everyone(), Guarded()
+    for error in (TaskExecutionError, CircuitOpenError):
+        with pytest.raises(error):
+            await run(task, observers=everyone.observers)
+    shown = everyone.shown
+    assert 'cano_circuit_open_events_total{task="Guarded",workflow="workflow"} 1.0' in shown["metrics"]
+    assert shown["lines"].count("Guarded was refused an attempt by its circuit breaker") == 1
+    assert shown["spans"].count('"cano.circuit_open"') == 1
 
 
 async def test_one_of_each_serves_several_event_loops_one_after_another() -> None:

@@ -13,6 +13,7 @@ from cano import (
     AnyOf,
     CancellationToken,
     CompensatableTask,
+    ConfigurationError,
     DoNotRetry,
     FixedRetry,
     MemoryCheckpointStore,
@@ -223,6 +224,12 @@ async def test_a_logger_of_ones_own_is_used_and_nothing_is_built_for_a_level_tha
     (record,) = records
     assert record.name == "mine"
     assert record.getMessage() == "a\\nb r in s\\x1b[0m: t failed in attempt 1 with ValueError, and is tried again in 0.500 s"
+
+
+async def test_a_logger_must_be_one() -> None:
+    for wrong in ("cano", logging.LoggerAdapter(logging.getLogger("mine"), {})):
+        with pytest.raises(ConfigurationError):
+            LoggingObserver(wrong)  # type: ignore[arg-type]  # wrong, on purpose
 
 
 async def test_all_branches_are_told_of_when_all_go_well(caplog: Any) -> None:

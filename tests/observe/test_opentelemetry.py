@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +45,8 @@ from cano import (
 )
 from cano.observe.opentelemetry import EVENTS, WINDOWS, OpenTelemetryObserver
 from tests.streams import Probe, failing, machine, numbers, run, then_silence, until
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
 
@@ -417,6 +421,33 @@ async def test_only_so_many_runs_are_remembered_for_a_link(traced: Any, monkeypa
         with pytest.raises(TaskExecutionError):
             await flow.orchestrate("work", workflow_id=f"r{number}")
     assert list(traced.observer._last) == ["r7", "r8", "r9"]
+
+
+PROGRAM = """
+import asyncio
+from cano import Workflow
+from cano.observe.opentelemetry import OpenTelemetryObserver
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+async def work(ctx):
+    return "done"
+
+workflow = Workflow(observers=[OpenTelemetryObserver()]).register("work", work).add_exit_state("done")
+provider, exporter = TracerProvider(), InMemorySpanExporter()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+asyncio.run(workflow.orchestrate("work"))
+print([span.name for span in exporter.get_finished_spans()], exporter.get_finished_spans()[0].instrumentation_scope.name)
+"""
+
+
+async def test_the_global_provider_is_used_even_if_it_is_set_later() -> None:
+    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    ran = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert (ran.stdout, ran.stderr) == ("['visit work', 'run workflow'] cano\n", "")
 
 
 async def test_without_a_provider_nothing_is_recorded_and_the_callers_span_is_passed_on() -> None:

@@ -10,7 +10,7 @@ from cano.observe.label import shown
 from cano.observe.tally import OTHER, SERIES, VALUES, Family, Histogram, Names
 
 _MOVES = ("closed_to_open", "open_to_half_open", "half_open_to_closed", "half_open_to_open")
-_UPSTREAM = {
+_SPELLED = {
     "open_to_half_open": "open_to_halfopen",
     "half_open_to_closed": "halfopen_to_closed",
     "half_open_to_open": "halfopen_to_open",
@@ -113,7 +113,7 @@ def _of_breakers(breakers: Iterable[tuple[str, Any]]) -> Iterator[Family]:
         for outcome, value in (("success", counts.successes), ("failure", counts.failures))
     )
     yield _counter("cano_circuit_outcomes", "Outcomes told to a breaker.", ("breaker", "outcome"), outcomes)
-    moves = (((name, _UPSTREAM.get(move, move)), getattr(counts, move)) for name, counts in taken for move in _MOVES)
+    moves = (((name, _SPELLED.get(move, move)), getattr(counts, move)) for name, counts in taken for move in _MOVES)
     yield _counter("cano_circuit_transitions", "Changes of a breaker's state.", ("breaker", "transition"), moves)
 
 

@@ -118,7 +118,7 @@ class OpenTelemetryObserver(WorkflowObserver):
         before = self._context.get_current()
         names = {"cano.workflow": shown(event.workflow), "cano.workflow_id": event.workflow_id}
         span = self._tracer.start_span(f"run {shown(event.workflow)}", context=before, attributes=names)
-        run = _Open(span, self._trace.set_span_in_context(span, before))
+        run = _Open(span, self._within(span, before))
         self._executions[event.run] = _Execution(run, before)
         self._context.attach(run.context)
 
@@ -159,6 +159,10 @@ class OpenTelemetryObserver(WorkflowObserver):
                 if self._last.get(event.workflow_id) == execution.run.span.get_span_context():
                     del self._last[event.workflow_id]
 
+    def _within(self, span: Span, context: Context) -> Context:
+        """A context in which the span is current; the same one if nothing records, for then the caller's span stays so."""
+        return self._trace.set_span_in_context(span, context) if span.get_span_context().is_valid else context
+
     # -- a visit ----------------------------------------------------------------------------------------------------
 
     def on_state_enter(self, event: StateEntered) -> None:
@@ -181,7 +185,7 @@ class OpenTelemetryObserver(WorkflowObserver):
         }
         context = execution.run.context
         span = self._tracer.start_span(f"visit {state}", context=context, attributes=names, start_time=execution.entered or None)
-        execution.visit = _Open(span, self._trace.set_span_in_context(span, context))
+        execution.visit = _Open(span, self._within(span, context))
         self._context.attach(execution.visit.context)
 
     def on_task_success(self, event: TaskSucceeded) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks import durable, footprint, loops, machine, models, report, runs
+from benchmarks import durable, footprint, loops, machine, models, observers, report, runs
 from benchmarks.measure import Benchmark, Effort, Figure
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -32,6 +32,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **machine.BENCHMARKS,
     **models.BENCHMARKS,
     **runs.BENCHMARKS,
+    **observers.BENCHMARKS,
     **footprint.BENCHMARKS,
 }
 

@@ -82,7 +82,9 @@ class TaskSucceeded(TaskEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailed(TaskEvent):
-    """A task failed, or was stopped by a cancel or a timeout, after `seconds`."""
+    """A task failed, or was stopped, after `seconds`: the category of `error` is then "cancelled", that of a branch the join had
+    no more use for too, or "workflow_timeout".
+    """
 
     kind: TaskKind
     seconds: float

@@ -169,7 +169,7 @@ async def _branch(run: Run, ctx: Context[Any], task: Any, name: str) -> Any:
     try:
         value = await run_attempts(partial(call, task, own), ctx=own, hook=hook, rules=rules_of(task), guard=Member(), host=host)
     except (Halted, asyncio.CancelledError):
-        story.failed(TaskExecutionError(f"{name} was cancelled"))
+        story.failed(WorkflowCancelledError(f"{name} was cancelled"))
         raise
     except CanoError as error:
         error.locate(run.state, own.attempt, run.path)

@@ -11,8 +11,10 @@ import pytest
 
 from cano import (
     All,
+    AnyOf,
     CancellationToken,
     ConfigurationError,
+    DoNotRetry,
     FixedRetry,
     MemoryCheckpointStore,
     Resource,
@@ -208,6 +210,25 @@ async def test_the_kind_of_every_task_is_told() -> None:
     assert kinds == [("split", "split"), ("branch[0]", "branch"), ("Route", "router"), ("Probe", "stream")]
     ends = [(event.task, event.kind) for name, event in recorder.seen if name == "on_task_success"]
     assert ends == [("branch[0]", "branch"), ("split", "split"), ("Route", "router"), ("Probe", "stream")]
+
+
+async def test_a_branch_that_the_join_had_no_more_use_for_is_told_as_cancelled_and_one_that_failed_is_not() -> None:
+    recorder = Recorder()
+
+    async def quick(ctx: Any) -> int:
+        return 1
+
+    async def slow(ctx: Any) -> int:
+        await asyncio.Event().wait()
+        return 2
+
+    async def bad(ctx: Any) -> int:
+        raise DoNotRetry
+
+    split = Split([bad, slow, quick], join=AnyOf(), then="done")
+    await Workflow[str](observers=[recorder]).register("split", split).add_exit_state("done").orchestrate("split")
+    failures = {event.task: event.error.category for name, event in recorder.seen if name == "on_task_failure"}
+    assert failures == {"bad[0]": "task_execution", "slow[1]": "cancelled"}
 
 
 async def test_the_retries_of_an_item_are_told() -> None:

@@ -114,11 +114,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._process_events(events)
         del events
         self._fire()
-        if self._order is not None:
-            handles = [self._ready.popleft() for _ in range(len(self._ready))]  # a thread may append meanwhile
-            self._ready.extendleft(reversed(self._order.turn(handles)))
-            del handles
-        self._run_ready(len(self._ready))
+        self._run_ready(len(self._ready) if self._order is None else self._shuffle(self._order))
 
     def _process_events(self, event_list: Any) -> None:
         super()._process_events(event_list)  # type: ignore[misc]  # a method that typeshed leaves out
@@ -133,6 +129,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             handle._scheduled = False
             due.append(handle)
         self._ready.extend(due if self._order is None else self._order.timers(due))
+
+    def _shuffle(self, order: Order) -> int:
+        """Put what is ready in order, and say how much of it is to be run in this turn."""
+        now, later = order.turn([self._ready.popleft() for _ in range(len(self._ready))])  # a thread may append meanwhile
+        self._ready.extendleft(reversed(later))
+        self._ready.extendleft(reversed(now))
+        return len(now)
 
     def _run_ready(self, count: int) -> None:
         for _ in range(count):

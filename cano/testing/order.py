@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections import deque
 from random import Random
 from typing import Any
 
@@ -12,24 +12,29 @@ _STEPS = (None, "task_wakeup", "__step", "__wakeup")
 
 
 class MarkedHandle(asyncio.Handle):
-    """A callback that remembers which callback, or which thread, asked for it."""
+    """A callback that remembers which callback asked for it, and whether it is a step of an asyncio task: the task
+    begins, or goes on with what it waited for.
+    """
 
-    __slots__ = ("origin",)
+    __slots__ = ("origin", "step")
 
-    def __init__(self, callback: Any, args: Any, loop: Any, context: Any, origin: Hashable) -> None:
+    def __init__(self, callback: Any, args: Any, loop: Any, context: Any, origin: int) -> None:
         super().__init__(callback, args, loop, context)
         self.origin = origin
+        owner = getattr(callback, "__self__", None)
+        self.step = isinstance(owner, asyncio.Task) and getattr(callback, "__name__", None) in _STEPS
 
 
 class Order:
-    """Shuffles the callbacks of a turn.
+    """Shuffles the callbacks of a turn, in ways that a correct program cannot mind.
 
-    What one callback (a step of an asyncio task, say) has asked for is a strand, and runs in the order in which it was
-    asked for: so `create_task` and then `sleep(0)` still starts the new asyncio task first, and the callbacks of a
-    future are called in order. Strands are interleaved freely, as is what comes from timers, files and threads; timers
-    of the same instant may change places, timers of different instants never do. A strand that holds nothing but steps
-    of asyncio tasks may also be put off for some turns, as if what those tasks waited for had come a little later; how
-    often is different from seed to seed, and with some never. No time passes meanwhile.
+    - Steps of asyncio tasks change places with each other and with other callbacks.
+    - What one callback (a step of an asyncio task, say) has asked for is a strand, and runs in the order in which it
+      was asked for: so `create_task` and then `sleep(0)` still starts the new asyncio task first.
+    - Callbacks that are no steps keep their order, as asyncio promises; timers of the same instant may change places,
+      for which it promises none.
+    - A strand that holds nothing but steps may be put off for some turns, as if what those asyncio tasks waited for had
+      come a little later; how often is different from seed to seed, and with some never. No time passes meanwhile.
 
     Two loops with the same seed and the same program choose the same order, in any process.
     """
@@ -42,7 +47,7 @@ class Order:
         self._running = 0
 
     @property
-    def origin(self) -> Hashable:
+    def origin(self) -> int:
         """What a callback that is asked for now comes from."""
         return self._running
 
@@ -56,34 +61,50 @@ class Order:
             return due
         return sorted(due, key=lambda handle: (handle.when(), self._random.random()))
 
-    def turn(self, handles: Sequence[asyncio.Handle]) -> tuple[list[asyncio.Handle], list[asyncio.Handle]]:
+    def turn(self, handles: list[asyncio.Handle]) -> tuple[list[asyncio.Handle], list[asyncio.Handle]]:
         """The callbacks of a turn in the order in which they are to run, and those that are put off to the next."""
-        strands: dict[Hashable, list[asyncio.Handle]] = {}
+        strands: dict[int, deque[asyncio.Handle]] = {}
+        fixed: deque[int] = deque()
         for number, handle in enumerate(handles):
-            strands.setdefault(_origin(handle, number), []).append(handle)
+            origin = handle.origin if isinstance(handle, MarkedHandle) else -1 - number
+            strands.setdefault(origin, deque()).append(handle)
+            if not _is_step(handle):
+                fixed.append(origin)
         if len(strands) < 2:
-            return list(handles), []
-        late = {origin for origin, strand in strands.items() if self._is_put_off(strand)}
+            return handles, []
+        late = [origin for origin, strand in strands.items() if self._is_put_off(strand)]
         if len(late) == len(strands):
             late.clear()
-        places = [origin for origin, strand in strands.items() if origin not in late for _ in strand]
-        self._random.shuffle(places)
-        following = {origin: iter(strand) for origin, strand in strands.items()}
-        return [next(following[origin]) for origin in places], [
-            handle for origin in strands if origin in late for handle in strands[origin]
-        ]
+        later = [handle for origin in late for handle in strands.pop(origin)]
+        return self._interleaved(strands, fixed), later
 
-    def _is_put_off(self, strand: list[asyncio.Handle]) -> bool:
+    def _is_put_off(self, strand: deque[asyncio.Handle]) -> bool:
         return self._put_off > 0 and self._random.random() < self._put_off and all(map(_is_step, strand))
 
+    def _interleaved(self, strands: dict[int, deque[asyncio.Handle]], fixed: deque[int]) -> list[asyncio.Handle]:
+        """Merge strands at random; `fixed` has the strands of those callbacks that are no steps, in their order."""
+        places = [origin for origin, strand in strands.items() for _ in strand]
+        self._random.shuffle(places)
+        merged: list[asyncio.Handle] = []
+        waiting = dict.fromkeys(strands, 0)
 
-def _origin(handle: asyncio.Handle, number: int) -> Hashable:
-    if isinstance(handle, MarkedHandle):
-        return handle.origin
-    return "timers" if isinstance(handle, asyncio.TimerHandle) else ("file", number)
+        def run(origin: int) -> None:
+            strand = strands[origin]
+            while waiting[origin]:
+                if not _is_step(strand[0]):
+                    if fixed[0] != origin:
+                        return  # its time comes when those before it have run
+                    fixed.popleft()
+                merged.append(strand.popleft())
+                waiting[origin] -= 1
+
+        for origin in places:
+            waiting[origin] += 1
+            run(origin)
+            while fixed and waiting[fixed[0]]:
+                run(fixed[0])
+        return merged
 
 
-def _is_step(handle: Any) -> bool:
-    """Whether a callback is the next step of an asyncio task: it begins, or goes on with what it waited for."""
-    task = getattr(handle._callback, "__self__", None)
-    return isinstance(task, asyncio.Task) and getattr(handle._callback, "__name__", None) in _STEPS
+def _is_step(handle: asyncio.Handle) -> bool:
+    return isinstance(handle, MarkedHandle) and handle.step

@@ -71,7 +71,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     _selector: selectors.BaseSelector
     _stopping: bool
     _debug: bool
-    _thread_id: int | None
     _timer_cancelled_count: int
     _current_handle: asyncio.Handle | None
 
@@ -154,9 +153,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _call_soon(self, callback: Any, args: Any, context: Any) -> asyncio.Handle:
         if self._order is None:
             return super()._call_soon(callback, args, context)  # type: ignore[misc,no-any-return]  # as above
-        here = threading.get_ident()
-        origin = self._order.origin if self._thread_id in (None, here) else ("thread", here)
-        handle = MarkedHandle(callback, args, self, context, origin)
+        handle = MarkedHandle(callback, args, self, context, self._order.origin)
         self._ready.append(handle)
         return handle
 

@@ -77,7 +77,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self, *, seed: int | None = None, start: datetime | None = None, timeout: Duration | None = None) -> None:
         self._closed = True  # in case that it never opens
         self._now = 0.0
-        self._start = _moment(start)
+        self._start = moment(start)
         self._limit = optional_seconds(timeout, "timeout")
         self._end = math.inf if self._limit is None else self._limit
         self._order = None if seed is None else Order(seed)
@@ -210,7 +210,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now = when
 
 
-def _moment(start: datetime | None) -> datetime:
+def moment(start: datetime | None) -> datetime:
+    """When to begin, in UTC.
+
+    Raises:
+        ConfigurationError: it has no time zone.
+    """
     if start is None:
         return START
     if start.tzinfo is None:

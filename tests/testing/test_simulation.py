@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from cano import ConfigurationError, SqliteCheckpointStore, Window, clock
-from cano.testing import Deadlock, VirtualTimeLoop, checkpoint_store_contract, simulate
-from tests.streams import Probe, run
+from cano import ConfigurationError, SqliteCheckpointStore, Window, Workflow, clock
+from cano.testing import Deadlock, Pause, ScriptedSource, VirtualTimeLoop, checkpoint_store_contract, every_crash_point, simulate
+from tests.streams import Probe, numbers, run
 
 ROOT = Path(__file__).parents[2]
 SEEDS = range(40)
@@ -106,6 +106,25 @@ def test_a_time_window_of_an_hour_closes_with_a_silent_source() -> None:
         return seen
 
     assert simulate(main) == [(3600, [1]), (5000, [2])]
+
+
+def test_a_pause_takes_its_time() -> None:
+    async def main() -> list[float]:
+        return [clock.now() async for _ in ScriptedSource([1, Pause(timedelta(hours=1)), 2, Pause(0.5), 3]).after(None)]
+
+    assert simulate(main) == [0, 3600, 3600.5]
+
+
+def test_a_workflow_is_killed_at_every_append_in_virtual_time_too() -> None:
+    def slow(sink: list[int]) -> Workflow[str]:
+        async def wait(item: int) -> None:
+            await asyncio.sleep(3600)
+
+        task = Probe(numbers(1, 3), process=wait, flush=sink.extend)
+        return Workflow[str]().register("work", task).add_exit_state("done")
+
+    points = simulate(lambda: every_crash_point(slow, "work", between=["after"]))
+    assert [point.seen for point in points] == [[1, 2, 3]] * 5
 
 
 def test_time_beyond_the_limit_is_a_timeout_that_says_who_waits() -> None:

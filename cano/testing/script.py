@@ -40,7 +40,7 @@ class Crash:
 class ScriptedSource(Generic[T]):
     """Items, among them `Pause`, `Fail` and `Crash`, for a StreamTask to read.
 
-        source = ScriptedSource(["a", "b", Pause(3600), "c", Crash(), "d"])
+        source = ScriptedSource[str](["a", "b", Pause(3600), "c", Crash(), "d"])
 
         class Read(StreamTask[str, tuple[int, str], str, int]):
             def open(self, ctx, cursor):

@@ -25,6 +25,19 @@ class MarkedHandle(asyncio.Handle):
         self.step = isinstance(owner, asyncio.Task) and getattr(callback, "__name__", None) in _STEPS
 
 
+class NumberedTask(asyncio.Task[Any]):
+    """An asyncio task whose hash is a number that it is given: asyncio keeps asyncio tasks in sets, and goes through them in
+    an order that would else depend on where they are in memory.
+    """
+
+    def __init__(self, coroutine: Any, *, number: int, **options: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class Order:
     """Shuffles the callbacks of a turn, in ways that a correct program cannot mind.
 
@@ -39,12 +52,13 @@ class Order:
     Two loops with the same seed and the same program choose the same order, in any process.
     """
 
-    __slots__ = ("_put_off", "_random", "_running")
+    __slots__ = ("_put_off", "_random", "_running", "_tasks")
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._put_off = self._random.choice((0.0, 0.1, 0.3, 0.6))
         self._running = 0
+        self._tasks = 0
 
     @property
     def origin(self) -> int:
@@ -54,6 +68,11 @@ class Order:
     def next(self) -> None:
         """Another callback begins."""
         self._running += 1
+
+    def task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> NumberedTask:
+        """Make an asyncio task; for `set_task_factory`."""
+        self._tasks += 1
+        return NumberedTask(coroutine, loop=loop, number=self._tasks, **options)
 
     def timers(self, due: list[asyncio.TimerHandle]) -> list[asyncio.TimerHandle]:
         """Timers that are due, by instant; those of the same instant in any order."""

@@ -85,6 +85,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._slow: list[asyncio.Future[Any]] = []
         self._others = WeakSet(threading.enumerate())
         super().__init__()
+        if self._order is not None:
+            self.set_task_factory(self._order.task)
 
     # -- time -------------------------------------------------------------------------------------------------------
 

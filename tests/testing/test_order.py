@@ -41,9 +41,36 @@ def test_different_seeds_give_different_orders_and_the_same_seed_the_same() -> N
     assert any("aaa" in order for order in orders), "and some are put off for more than a turn"
 
 
+async def aborted() -> str:
+    """In which order the asyncio tasks of a group are cancelled, which the group keeps in a set."""
+    seen: list[str] = []
+
+    async def wait(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(name)
+
+    garbage = [object() for _ in range(id(seen) // 16 % 1000)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                garbage.append([object()] * (hash(str(number)) % 50))  # so that each process has its own places in memory
+                group.create_task(wait(f"{number} "))
+            await asyncio.sleep(1)
+            raise ValueError
+    except* ValueError:
+        pass
+    return "".join(seen)
+
+
 def test_a_seed_means_the_same_in_every_process() -> None:
-    script = "from tests.testing.test_order import racing, simulate; print([simulate(racing, seed=s) for s in range(20)])"
-    outputs = {
+    script = """if True:
+        from tests.testing.test_order import aborted, racing, simulate
+        print([simulate(main, seed=seed) for seed in range(20) for main in (racing, aborted)])
+    """
+    here = [simulate(main, seed=seed) for seed in range(20) for main in (racing, aborted)]
+    outputs = [
         subprocess.run(
             [sys.executable, "-c", script],
             cwd=ROOT,
@@ -53,8 +80,8 @@ def test_a_seed_means_the_same_in_every_process() -> None:
             timeout=60,
         ).stdout
         for hashing in (0, 1, 2)
-    }
-    assert outputs == {f"{[simulate(racing, seed=seed) for seed in range(20)]}\n".encode()}
+    ]
+    assert outputs == [f"{here}\n".encode()] * 3
 
 
 def test_what_one_callback_asks_for_is_done_in_that_order() -> None:

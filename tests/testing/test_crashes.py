@@ -87,8 +87,8 @@ async def test_a_workflow_itself_may_be_given_and_is_left_as_it_was() -> None:
         return sink
 
     flow = copying(sink)
-    points = await every_crash_point(flow, "work", outside=cleared, between=["after"])
-    assert [point.seen for point in points] == [[1, 2, 3, 4, 5]] * 6
+    points = await every_crash_point(flow, "work", outside=cleared)
+    assert [point.seen for point in points] == [point.seen for point in await every_crash_point(copying, "work")]
     assert (flow.checkpoint_store, flow.observers) == (None, ())
 
 

@@ -104,6 +104,26 @@ def test_what_one_callback_asks_for_is_done_in_that_order() -> None:
         assert simulate(main, seed=seed) == list(range(9))
 
 
+def test_callbacks_that_are_no_steps_keep_their_order_whoever_asked_for_them() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        asked: list[int] = []
+        done: list[int] = []
+
+        async def ask() -> None:
+            for _ in range(5):
+                for _ in range(2):
+                    asked.append(len(asked))
+                    loop.call_soon(done.append, asked[-1])
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(ask() for _ in range(4)))
+        assert done == asked == list(range(40))
+
+    for seed in SEEDS:
+        simulate(main, seed=seed)
+
+
 def test_a_new_task_starts_before_the_one_that_made_it_goes_on_after_a_turn() -> None:
     async def main() -> bool:
         begun = asyncio.Event()

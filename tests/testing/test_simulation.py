@@ -140,6 +140,7 @@ def test_those_who_are_cleaned_up_after_the_limit_may_still_wait() -> None:
     cleaned: list[str] = []
 
     async def main() -> None:
+        await asyncio.sleep(9)
         try:
             await asyncio.sleep(100)
         finally:
@@ -344,17 +345,34 @@ def test_a_thread_of_ones_own_is_listened_to_before_the_clock_jumps() -> None:
 
 
 def test_a_thread_that_waits_for_a_timer_does_not_hang_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cano.testing.simulation._PATIENCE", 0.05)
+    monkeypatch.setattr("cano.testing.simulation._PATIENCE", 0.2)
 
     async def main() -> float:
         loop = asyncio.get_running_loop()
         gate = threading.Event()
-        loop.call_later(60, lambda: None)
+        for seconds in range(60):
+            loop.call_later(seconds, lambda: None)
         loop.call_later(3600, gate.set)
         await asyncio.to_thread(gate.wait)
         return loop.time()
 
+    began = time.monotonic()
     assert simulate(main) == 3600
+    assert time.monotonic() - began < 6, "its patience ends only once"
+
+
+def test_a_file_is_listened_to_before_the_clock_jumps() -> None:
+    async def main() -> float:
+        loop, spoken = asyncio.get_running_loop(), asyncio.Event()
+        script = "import time; time.sleep(0.2); print('hello')"
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            loop.add_reader(process.stdout, spoken.set)
+            await spoken.wait()
+            loop.remove_reader(process.stdout)
+        return loop.time()
+
+    assert simulate(main) == 0
 
 
 def test_a_subprocess_is_waited_for() -> None:

@@ -69,10 +69,10 @@ class Clause:
         Raises:
             AssertionError, TypeError: as `checkpoint_store_contract` does.
         """
-        async with _made(store) as made:
-            if self.capability is not None and not isinstance(made, self.capability):
+        async with made(store) as given:
+            if self.capability is not None and not isinstance(given, self.capability):
                 return
-            bench = Bench(made)
+            bench = Bench(given)
             try:
                 await self._demand(bench)
             finally:
@@ -99,21 +99,22 @@ class Clause:
 
 
 @asynccontextmanager
-async def _made(store: StoreOrFactory) -> AsyncIterator[CheckpointStore]:
+async def made(store: StoreOrFactory) -> AsyncIterator[CheckpointStore]:
+    """What `store` is or gives, closed afterwards if it was made here."""
     if isinstance(store, CheckpointStore) and not isinstance(store, type):
         yield store
         return
-    made: Any = store() if callable(store) else store
-    if inspect.isawaitable(made):
-        made = await made
-    if isinstance(made, AbstractAsyncContextManager):
-        async with made as entered:
+    given: Any = store() if callable(store) else store
+    if inspect.isawaitable(given):
+        given = await given
+    if isinstance(given, AbstractAsyncContextManager):
+        async with given as entered:
             yield _checked(entered)
         return
     try:
-        yield _checked(made)
+        yield _checked(given)
     finally:
-        closing = made.close() if hasattr(made, "close") else None
+        closing = given.close() if hasattr(given, "close") else None
         if inspect.isawaitable(closing):
             await closing
 

@@ -1,0 +1,385 @@
+"""Time that jumps: what an hour costs, what a deadlock looks like, and what a seed may change and what not."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cano import ConfigurationError, SqliteCheckpointStore, Window, Workflow, clock
+from cano.testing import Deadlock, Pause, ScriptedSource, VirtualTimeLoop, checkpoint_store_contract, every_crash_point, simulate
+from tests.streams import Probe, numbers, run
+
+ROOT = Path(__file__).parents[2]
+SEEDS = range(40)
+
+
+def elapsed(main: Any, **options: Any) -> tuple[float, Any]:
+    """The virtual seconds that something took, and what it gave."""
+
+    async def measured() -> tuple[float, Any]:
+        began = asyncio.get_running_loop().time()
+        result = await main()
+        return asyncio.get_running_loop().time() - began, result
+
+    return simulate(measured, **options)
+
+
+# -- time ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_day_passes_at_once_and_to_the_second() -> None:
+    began = time.monotonic()
+    assert elapsed(lambda: asyncio.sleep(86_400, "x")) == (86_400, "x")
+    assert time.monotonic() - began < 5
+
+
+def test_timeouts_wait_for_and_call_at_happen_when_they_are_due() -> None:
+    async def main() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        seen: list[Any] = []
+        loop.call_at(loop.time() + 7, lambda: seen.append(("call_at", loop.time())))
+        loop.call_later(math.inf, seen.append, "never")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3):
+                await asyncio.Event().wait()
+        seen.append(("timeout", loop.time()))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.sleep(100), 2.5)
+        seen.append(("wait_for", loop.time()))
+        async with asyncio.TaskGroup() as group:
+            for seconds in (30, 10, 20):
+                group.create_task(asyncio.sleep(seconds))
+        return [*seen, ("group", loop.time())]
+
+    for seed in (None, *SEEDS):
+        assert simulate(main, seed=seed) == [("timeout", 3), ("wait_for", 5.5), ("call_at", 7), ("group", 35.5)]
+
+
+def test_a_timer_very_far_away_is_reached_and_one_in_the_past_is_due_at_once() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(1e12)
+        past = asyncio.Event()
+        loop.call_at(1.0, past.set)
+        await past.wait()
+        await asyncio.sleep(0.5)
+        return loop.time()
+
+    assert simulate(main, timeout=None) == 1e12 + 0.5
+
+
+def test_the_clocks_of_cano_tell_virtual_time_while_it_lasts_in_threads_too() -> None:
+    start = datetime(2031, 5, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+
+    async def main() -> Any:
+        await asyncio.sleep(5400)
+        return clock.now(), clock.wall(), await asyncio.to_thread(clock.now)
+
+    assert simulate(main, start=start) == (5400, datetime(2031, 5, 1, 11, 30, tzinfo=UTC), 5400)
+    assert simulate(main)[1] == datetime(2024, 1, 1, 1, 30, tzinfo=UTC)
+    assert abs(clock.wall() - datetime.now(UTC)) < timedelta(minutes=1)
+    with pytest.raises(ConfigurationError, match="time zone"):
+        simulate(main, start=datetime(2031, 5, 1))
+
+
+def test_a_time_window_of_an_hour_closes_with_a_silent_source() -> None:
+    async def source(cursor: int | None) -> Any:
+        yield 1
+        await asyncio.sleep(5000)
+        yield 2
+
+    async def main() -> list[tuple[float, list[int]]]:
+        seen: list[tuple[float, list[int]]] = []
+        await run(Probe(source, window=Window(seconds=3600), flush=lambda outputs: seen.append((clock.now(), outputs))))
+        return seen
+
+    assert simulate(main) == [(3600, [1]), (5000, [2])]
+
+
+def test_a_pause_takes_its_time() -> None:
+    async def main() -> list[float]:
+        return [clock.now() async for _ in ScriptedSource([1, Pause(timedelta(hours=1)), 2, Pause(0.5), 3]).after(None)]
+
+    assert simulate(main) == [0, 3600, 3600.5]
+
+
+def test_a_workflow_is_killed_at_every_append_in_virtual_time_too() -> None:
+    def slow(sink: list[int]) -> Workflow[str]:
+        async def wait(item: int) -> None:
+            await asyncio.sleep(3600)
+
+        task = Probe(numbers(1, 3), process=wait, flush=sink.extend)
+        return Workflow[str]().register("work", task).add_exit_state("done")
+
+    points = simulate(lambda: every_crash_point(slow, "work", between=["after"]))
+    assert [point.seen for point in points] == [[1, 2, 3]] * 5
+
+
+def test_time_beyond_the_limit_is_a_timeout_that_says_who_waits() -> None:
+    async def every_minute() -> None:
+        while True:
+            await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError, match=r"(?s)3600.0 s.*every_minute \(line \d+\) > sleep"):
+        simulate(every_minute, timeout=timedelta(hours=1))
+
+
+def test_those_who_are_cleaned_up_after_the_limit_may_still_wait() -> None:
+    cleaned: list[str] = []
+
+    async def main() -> None:
+        await asyncio.sleep(9)
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(5)
+            cleaned.append("yes")
+
+    with pytest.raises(TimeoutError):
+        simulate(main, timeout=10)
+    assert cleaned == ["yes"]
+
+
+# -- an end --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_main_raises_is_raised_and_names_its_seed() -> None:
+    async def main() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError) as failed:
+        simulate(main, seed=77)
+    assert failed.value.__notes__ == ["simulated with seed=77"]
+    with pytest.raises(KeyError) as failed:
+        simulate(main())
+    assert not hasattr(failed.value, "__notes__")
+
+
+def test_tasks_and_generators_that_are_left_are_ended() -> None:
+    ended: list[str] = []
+
+    async def forever() -> Any:
+        try:
+            await asyncio.sleep(10**6)
+            yield
+        finally:
+            ended.append("task" if asyncio.current_task().get_name() == "left" else "generator")  # type: ignore[union-attr]
+
+    async def numbers() -> Any:
+        try:
+            yield 1
+        finally:
+            ended.append("generator")
+
+    async def main() -> int:
+        left = asyncio.create_task(anext(forever()), name="left")
+        generator = numbers()
+        await anext(generator)
+        main.kept = left, generator  # type: ignore[attr-defined]
+        await asyncio.sleep(1)
+        return 5
+
+    assert simulate(main) == 5
+    assert sorted(ended) == ["generator", "task"]
+
+
+def test_a_deadlock_is_an_error_that_names_functions_and_no_values() -> None:
+    async def secret_waiter(secret: str) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        asyncio.create_task(secret_waiter("hunter2"), name="helper-1").add_done_callback(lambda task: None)
+        await asyncio.Queue().get()
+
+    with pytest.raises(Deadlock) as found:
+        simulate(main)
+    text = str(found.value)
+    assert "helper-1: " in text
+    assert "secret_waiter (line" in text
+    assert "Event.wait" in text
+    assert "Queue.get" in text
+    assert "hunter2" not in text
+
+
+def test_a_deadlock_in_the_clean_up_does_not_hang_either() -> None:
+    async def main() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock):
+        simulate(main)
+
+
+def test_it_is_not_called_within_an_event_loop() -> None:
+    async def inner() -> None: ...
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match="plain function"):
+            simulate(inner)
+        with pytest.raises(RuntimeError, match="plain function"):
+            simulate(inner())
+
+    asyncio.run(main())
+
+
+def test_the_loop_is_for_a_runner_too() -> None:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(asyncio.sleep(1000))
+        assert runner.get_loop().time() == 1000
+        runner.run(asyncio.sleep(1000))
+        assert runner.get_loop().time() == 2000
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_ctrl_c_ends_it() -> None:
+    async def main() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(10**9)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            simulate(main)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# -- threads -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_clock_stands_still_while_a_thread_works() -> None:
+    pool = ThreadPoolExecutor(1)
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(1):
+            await asyncio.to_thread(time.sleep, 0.2)
+            await loop.run_in_executor(pool, time.sleep, 0.2)
+            await asyncio.wrap_future(pool.submit(time.sleep, 0.2))
+        return loop.time()
+
+    with pool:
+        assert simulate(main) == 0
+        assert simulate(main, seed=1) == 0
+
+
+def test_a_sqlite_store_is_waited_for_whatever_timers_there_are(tmp_path: Path) -> None:
+    async def main() -> float:
+        store = SqliteCheckpointStore(tmp_path / "runs.db")
+        ticking = asyncio.get_running_loop().call_later(0.000001, lambda: None)
+        async with asyncio.timeout(0.001):
+            await store.load_run("x")
+            await checkpoint_store_contract_of_some(store)
+        ticking.cancel()
+        await store.close()
+        return asyncio.get_running_loop().time()
+
+    assert simulate(main) <= 0.000001
+
+
+async def checkpoint_store_contract_of_some(store: Any) -> None:
+    from cano.testing.contract import CLAUSES
+
+    for clause in CLAUSES:
+        if clause.number in (2, 3, 5, 7):
+            await clause.check(store)
+
+
+def test_a_sqlite_store_passes_its_contract_in_virtual_time(tmp_path: Path) -> None:
+    began = time.monotonic()
+    simulate(lambda: checkpoint_store_contract(lambda: SqliteCheckpointStore(tmp_path / "runs.db")), seed=3)
+    assert time.monotonic() - began < 30
+
+
+def test_a_stream_with_an_hour_long_window_on_a_sqlite_log_keeps_virtual_time(tmp_path: Path) -> None:
+    async def source(cursor: int | None) -> Any:
+        for number in range(1, 21):
+            yield number
+            await asyncio.sleep(1800)
+
+    async def main() -> tuple[list[list[int]], float]:
+        probe = Probe(source, window=Window(seconds=3600))
+        async with SqliteCheckpointStore(tmp_path / "runs.db") as store:
+            await run(probe, store)
+        return probe.flushed, clock.now()
+
+    began = time.monotonic()
+    flushed, end = simulate(main)
+    assert end == 20 * 1800
+    assert [item for window in flushed for item in window] == list(range(1, 21))
+    assert {len(window) for window in flushed[:-1]} <= {2, 3}
+    assert time.monotonic() - began < 20
+
+
+def test_a_thread_of_ones_own_is_listened_to_before_the_clock_jumps() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        thread = threading.Thread(target=lambda: (time.sleep(0.002), loop.call_soon_threadsafe(done.set)))
+        thread.start()
+        async with asyncio.timeout(1):
+            await done.wait()
+        thread.join()
+        done.clear()
+        late = threading.Thread(target=lambda: (time.sleep(0.2), loop.call_soon_threadsafe(done.set)))
+        late.start()  # and without a timer it has more time
+        await done.wait()
+        late.join()
+        return loop.time()
+
+    assert simulate(main) == 0
+
+
+def test_a_thread_that_waits_for_a_timer_does_not_hang_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cano.testing.simulation._PATIENCE", 0.2)
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        gate = threading.Event()
+        for seconds in range(60):
+            loop.call_later(seconds, lambda: None)
+        loop.call_later(3600, gate.set)
+        await asyncio.to_thread(gate.wait)
+        return loop.time()
+
+    began = time.monotonic()
+    assert simulate(main) == 3600
+    assert time.monotonic() - began < 6, "its patience ends only once"
+
+
+def test_a_file_is_listened_to_before_the_clock_jumps() -> None:
+    async def main() -> float:
+        loop, spoken = asyncio.get_running_loop(), asyncio.Event()
+        script = "import time; time.sleep(0.2); print('hello')"
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            loop.add_reader(process.stdout, spoken.set)
+            await spoken.wait()
+            loop.remove_reader(process.stdout)
+        return loop.time()
+
+    assert simulate(main) == 0
+
+
+def test_a_subprocess_is_waited_for() -> None:
+    async def main() -> tuple[bytes, float]:
+        script = "import time; time.sleep(0.3); print('hello')"
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=subprocess.PIPE)
+        out, _ = await process.communicate()
+        return out.strip(), asyncio.get_running_loop().time()
+
+    assert simulate(main) == (b"hello", 0)

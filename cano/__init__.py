@@ -44,8 +44,15 @@ from cano.resilience.breaker import CircuitBreaker
 from cano.resilience.limiter import RateLimiter, WindowedRateLimiter
 from cano.resilience.tiers import MultiRateLimiter
 
+# schedules
+from cano.scheduler.backoff import Backoff
+from cano.scheduler.scheduler import Scheduler
+
 # observers
 from cano.observer import WorkflowObserver
+from cano.observe.logs import LoggingObserver
+from cano.observe.prometheus import PrometheusObserver
+from cano.observe.opentelemetry import OpenTelemetryObserver
 
 # errors
 from cano.errors import (
@@ -76,6 +83,7 @@ __all__ = [
     "All",
     "AnyOf",
     "AttemptTimeoutError",
+    "Backoff",
     "BatchTask",
     "BranchResult",
     "Branches",
@@ -102,18 +110,21 @@ __all__ = [
     "FailFast",
     "FixedRetry",
     "Health",
+    "LoggingObserver",
     "MemoryCheckpointStore",
     "MemoryStore",
     "More",
     "MultiRateLimiter",
     "NoRetry",
     "Ok",
+    "OpenTelemetryObserver",
     "OrphanedCompensationError",
     "PartialResults",
     "PartialTimeout",
     "Pending",
     "Percentage",
     "PollTask",
+    "PrometheusObserver",
     "Quorum",
     "RateLimitedError",
     "RateLimiter",
@@ -128,6 +139,7 @@ __all__ = [
     "RowKind",
     "RunFencedError",
     "RunOwnedError",
+    "Scheduler",
     "SkipAndContinue",
     "Split",
     "SqliteCheckpointStore",

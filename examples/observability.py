@@ -31,10 +31,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
 
+import cano
 from cano import CloseReason, Context, FixedRetry, SkipAndContinue, StreamTask, Task, TaskConfig, Window, Workflow
-from cano.observe.logs import LoggingObserver
-from cano.observe.opentelemetry import OpenTelemetryObserver
-from cano.observe.prometheus import PrometheusObserver
 
 SHOWN = ("cano_stream_outputs", "cano_stream_windows", "cano_stream_items", "cano_task_retries", "cano_observed_task")
 
@@ -82,7 +80,7 @@ async def main() -> None:
     registry, exporter, provider = CollectorRegistry(), InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("example")
-    observers = [LoggingObserver(), PrometheusObserver(registry), OpenTelemetryObserver(tracer)]
+    observers = [cano.LoggingObserver(), cano.PrometheusObserver(registry), cano.OpenTelemetryObserver(tracer)]
     workflow = Workflow[Step](name="import", observers=observers)
     workflow.register(Step.READ, Read(tracer)).register(Step.SEND, Send()).add_exit_state(Step.DONE)
     await workflow.orchestrate(Step.READ, workflow_id="nightly")

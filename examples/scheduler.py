@@ -20,9 +20,7 @@ import asyncio
 import logging
 from enum import StrEnum, auto
 
-from cano import CanoError, Context, Done, MemoryCheckpointStore, More, NoRetry, SteppedTask, TaskConfig, Workflow
-from cano.scheduler.backoff import Backoff
-from cano.scheduler.scheduler import Scheduler
+from cano import Backoff, Context, Done, MemoryCheckpointStore, More, NoRetry, Scheduler, SteppedTask, TaskConfig, Workflow
 
 
 class Step(StrEnum):
@@ -77,7 +75,7 @@ async def main() -> None:
         fire = scheduler.trigger("load")
         try:
             await fire
-        except CanoError:
+        except Exception:
             assert fire.outcome is not None
             phase = scheduler.status("load").phase
             print(f"load failed with {fire.outcome.error_type}; phase: {phase}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from typing import Any
@@ -31,7 +32,8 @@ LETTERS = {"DeadLetter", "DeadLetterSink"}
 RESOURCES = {"Resources", "Resource", "Health", "MemoryStore"}
 CANCELLATION = {"CancellationToken", "cancel_on_signals"}
 CHECKPOINTS = {"CheckpointRow", "RowKind", "CheckpointStore", "MemoryCheckpointStore", "SqliteCheckpointStore"}
-OBSERVERS = {"WorkflowObserver"}
+OBSERVERS = {"WorkflowObserver", "LoggingObserver", "PrometheusObserver", "OpenTelemetryObserver"}
+SCHEDULES = {"Scheduler", "Backoff"}
 RESILIENCE = {"CircuitBreaker", "RateLimiter", "WindowedRateLimiter", "MultiRateLimiter"}
 CATEGORIES = {
     "CanoError": "generic",
@@ -71,6 +73,7 @@ def test_the_front_door_exports_these_names_and_no_others() -> None:
         | CHECKPOINTS
         | OBSERVERS
         | RESILIENCE
+        | SCHEDULES
         | set(CATEGORIES)
     )
     assert set(cano.__all__) == wanted
@@ -95,13 +98,14 @@ def test_public_names_are_documented() -> None:
         assert thing.__doc__, name
         for attribute, value in vars(thing).items() if isinstance(thing, type) else ():
             if not attribute.startswith("_") and callable(value):
-                assert value.__doc__, f"{name}.{attribute}"
+                assert inspect.getdoc(value), f"{name}.{attribute}"
 
 
 def test_importing_cano_loads_no_extra_and_no_test_code() -> None:
     program = "import sys, cano; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert not {"rich", "prometheus_client", "opentelemetry", "pytest", "hypothesis", "starlette"} & set(done.stdout.split())
+    extras = {"rich", "prometheus_client", "opentelemetry", "cronsim", "cyclopts"}
+    assert not (extras | {"pytest", "hypothesis", "starlette"}) & set(done.stdout.split())
     loaded = subprocess.run(
         [sys.executable, "-c", "import sys, cano; print('cano.testing' in sys.modules)"],
         capture_output=True,

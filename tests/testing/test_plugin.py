@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+INSTALLED = any(entry.value == "cano.testing.plugin" for entry in importlib.metadata.entry_points(group="pytest11"))
+LOADED = () if INSTALLED else ("-p", "cano.testing.plugin")
 FLOW = """
     from cano import StreamTask, Window, Workflow, clock
     from cano.testing import ScriptedSource, Pause
@@ -116,7 +119,7 @@ def run(folder: Path, *options: str, **files: str) -> subprocess.CompletedProces
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(textwrap.dedent(FLOW) + textwrap.dedent(text))
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "cano.testing.plugin", "-W", "error", *options],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *LOADED, "-W", "error", *options],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -1,14 +1,15 @@
 # make demo    the main job on real input, killed and resumed    make test    the tests
-# make check   the one gate: format, lint, types, tests           make bench   measure against the hand-written loop
+# make check   the one gate: format, lint, types, docs, tests     make bench   measure against the hand-written loop
+# make docs    the documentation, in build/docs/index.html
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-GROUPS := --group test --group lint
+GROUPS := --group test --group lint --group docs
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types bench clean
+.PHONY: demo test check lint types docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.flights
@@ -16,7 +17,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-check: lint types test
+check: lint types docs test
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -25,6 +26,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(STAMP)
+	$(BIN)/sphinx-build -q --fresh-env --fail-on-warning --keep-going --builder html --doctree-dir build/doctrees docs build/docs
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

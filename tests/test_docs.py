@@ -4,47 +4,82 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.snippets import Page, chapters, matches
+
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "docs" / "models.md"
+README = ROOT / "README.md"
+PAGES = [README, *(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "adr")]
+CHAPTERS = chapters(PAGES)
 REWRITE = os.environ.get("CANO_REWRITE_EXAMPLES") == "1"
-"""Set to put the diagram into the page, instead of comparing the two."""
+"""Set to put what was printed into the pages, instead of comparing the two."""
+SHOWN_ONLY = 12
+"""How many snippets may be shown without being run."""
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_snippets_of_a_page_run_and_print_what_it_shows(chapter: str, tmp_path: Path) -> None:
+    for path in CHAPTERS[chapter]:
+        if path == README:
+            (tmp_path / "access.log").write_text("a line\n" * 1200)
+        page = Page(path)
+        page.run(tmp_path)
+        if REWRITE:
+            path.write_text(page.rewritten(), encoding="utf-8")
+            page.text = page.rewritten()
+        for snippet in page.snippets:
+            if snippet.found is not None and not REWRITE:
+                assert matches(snippet.body, snippet.found), f"{path.name} shows\n{snippet.body}\nand it is\n{snippet.found}"
+
+
+def test_few_snippets_are_shown_only_and_each_says_why() -> None:
+    shown_only = [snippet for path in PAGES for snippet in Page(path).snippets if snippet.why_not is not None]
+    assert len(shown_only) <= SHOWN_ONLY
+    assert all(len((snippet.why_not or "").split()) > 2 for snippet in shown_only)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_output_that_a_page_shows_is_compared(path: Path) -> None:
+    snippets = Page(path).snippets
+    for place, snippet in enumerate(snippets):
+        if snippet.language == "text" and snippet.why_not is None:
+            assert place > 0
+            assert snippets[place - 1].fragment, f"{path.name}: a text that no fragment prints:\n{snippet.body}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "found", "same"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a\n...\nc\n", "a\nb\nb\nc\n", True),
+        ("a 1 in ... s\n", "a 1 in 0.2 s\n", True),
+        ("a (1)\n", "a 1\n", False),
+        ("a\n...\nc\n", "a\nb\n", False),
+    ],
+)
+def test_dots_stand_for_anything_and_nothing_else_does(shown: str, found: str, same: bool) -> None:
+    assert matches(shown, found) is same
+
+
+def test_a_page_that_shows_what_is_not_printed_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.md"
+    path.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n\n```console\n$ python -c 'print(3)'\n4\n```\n")
+    page = Page(path)
+    page.run(tmp_path)
+    assert [snippet.found for snippet in page.snippets] == [None, "1\n", "$ python -c 'print(3)'\n3\n"]
+    assert not any(matches(snippet.body, snippet.found) for snippet in page.snippets if snippet.found is not None)
+    path.write_text("```python\n1 / 0\n```\n")
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        Page(path).run(tmp_path)
 
 
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-
-
-def run(program: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=50,
-        check=False,
-    )
-
-
-def test_the_snippets_of_the_models_page_run_and_its_diagram_is_what_they_print(tmp_path: Path) -> None:
-    text = MODELS.read_text(encoding="utf-8")
-    program = tmp_path / "models.py"
-    program.write_text("\n\n".join(blocks(text, "python")), encoding="utf-8")
-    finished = run(program)
-    assert (finished.returncode, finished.stderr) == (0, "")
-    if REWRITE:
-        before, _, rest = text.partition("```mermaid\n")
-        after = rest[rest.index("```") :]
-        text = f"{before}```mermaid\n{finished.stdout}{after}"
-        MODELS.write_text(text, encoding="utf-8")
-    assert blocks(text, "mermaid") == [finished.stdout]
 
 
 def test_the_diagram_of_the_models_page_shows_a_router_a_split_a_step_that_can_be_undone_and_a_stream() -> None:

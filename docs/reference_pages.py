@@ -61,7 +61,7 @@ def slug(title: str) -> str:
 
 def heading(title: str) -> str:
     """A page's heading."""
-    return f"{title.capitalize()}\n{'=' * len(title)}\n"
+    return f"{title[0].upper()}{title[1:]}\n{'=' * len(title)}\n"
 
 
 def index(pages: dict[str, Any]) -> str:

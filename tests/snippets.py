@@ -131,6 +131,8 @@ def command(line: str, directory: Path) -> list[str]:
         settings[name] = value
     if words[0] != "python":
         raise AssertionError(f"only python can be run here: {line}")
+    if words[1:3] == ["-m", "pytest"]:
+        settings["PYTHONWARNINGS"] = "default"  # pytest has its own rules, and its plugins their own warnings
     finished = execute([sys.executable, *words[1:]], directory, settings)
     killed = ["Killed"] if finished.returncode == -signal.SIGKILL else []
     return [*(finished.stdout + finished.stderr).splitlines(), *killed]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,20 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True}
 python_use_unqualified_type_names = True
+
+NAVIGATION = {
+    "index": {
+        "Learn": ["tutorial/index", "models"],
+        "Do": ["howto/index", "testing", "scheduling", "resilience", "observing", "operations", "typing"],
+        "Understand": ["concepts/machine", "concepts/windows", "concepts/stopping", "concepts/promises", "INVARIANTS"],
+        "Compare": ["coming/from-a-loop", "coming/from-rust", "coming/beside"],
+        "Look up": ["reference/index", "glossary", "adr/README"],
+    },
+    "tutorial/index": {"Steps": ["[0-9]*"]},
+    "howto/index": {"Questions": ["exactly-once", "deploys", "item-errors", "many-runs", "crash-safety", "a-store"]},
+    "adr/README": {"Decisions": ["[0-9]*"]},
+}
+"""What stands below which page; a page that is not there is left out, and one that is nowhere is an error."""
 
 EXPORTED = reference_pages.write(DOCS / "reference")
 
@@ -76,11 +89,12 @@ def find_name(app: Sphinx, env: Any, node: pending_xref, content: Any) -> Any:
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", f"cano.{name}", node, content)
 
 
-def drop_pages_to_come(app: Sphinx, page: str, source: list[str]) -> None:
-    """In a list of pages `name?` stands for a page that may be there or not."""
-    source[0] = re.sub(
-        r"^(\w+)\?\n", lambda entry: f"{entry[1]}\n" if (DOCS / f"{entry[1]}.md").exists() else "", source[0], flags=re.M
-    )
+def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
+    """Add what stands below a page in the navigation, so that pages are plain Markdown elsewhere."""
+    for caption, entries in NAVIGATION.get(page, {}).items():
+        there = [entry for entry in entries if "*" in entry or list((DOCS / page).parent.glob(f"{entry}.*"))]
+        listed = "\n".join([":hidden:", ":glob:", f":caption: {caption}", *there])
+        source[0] += f"\n\n```{{toctree}}\n{listed}\n```\n"
 
 
 def setup(app: Sphinx) -> None:
@@ -89,4 +103,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("missing-reference", find_name)
-    app.connect("source-read", drop_pages_to_come)
+    app.connect("source-read", add_navigation)

@@ -17,6 +17,8 @@ PAGES = [README, *(path for path in (ROOT / "docs").rglob("*.md") if path.parent
 CHAPTERS = chapters(PAGES)
 REWRITE = os.environ.get("CANO_REWRITE_EXAMPLES") == "1"
 """Set to put what was printed into the pages, instead of comparing the two."""
+LANGUAGES = {"", "python", "console", "text", "mermaid", "ini", "yaml", "toml", "sql", "dockerfile"}
+"""What fences may say; Python has one name, so that no snippet is overlooked."""
 SHOWN_ONLY = 12
 """How many snippets may be shown without being run."""
 
@@ -49,6 +51,17 @@ def test_every_output_that_a_page_shows_is_compared(path: Path) -> None:
         if snippet.language == "text" and snippet.why_not is None:
             assert place > 0
             assert snippets[place - 1].fragment, f"{path.name}: a text that no fragment prints:\n{snippet.body}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_no_snippet_hides_from_these_tests(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    fences = re.findall(r"^([ >]*)(`{3,}|~{3,})(.*)$", text, flags=re.MULTILINE)
+    assert {(indent, ticks) for indent, ticks, _ in fences} <= {("", "```")}
+    assert {language for _, _, language in fences} <= LANGUAGES
+    assert sum(not language for _, _, language in fences) == len(fences) - len(Page(path).snippets) + sum(
+        not snippet.language for snippet in Page(path).snippets
+    )
 
 
 @pytest.mark.parametrize(

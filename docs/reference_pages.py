@@ -19,7 +19,11 @@ import cano.testing
 HEADINGS = ("Raises", "Cancellation", "Idempotency")
 INTERNAL = ("context.RunData", "task.retry.Rules", "recovery.transaction.SqliteTransaction", "recovery.letters.Letter")
 """Types of the engine's own that stand in signatures of the front door."""
-ENTRY = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*):(?:\s+(.*))?")
+ENTRY = re.compile(r"((?:Raises|Cancellation|Idempotency)(?=:$)|[A-Za-z_]\w*(?:, [A-Za-z_]\w*)*(?=: +\S)):\s*(.*)")
+
+ITEM = re.compile(r" ?(\d+\. )")
+INTRODUCTIONS = {"errors": "cano.errors", "checkpoints": "cano.recovery.store"}
+"""Modules whose docstrings stand at the head of a page."""
 
 
 def write(directory: Path) -> frozenset[str]:
@@ -80,6 +84,8 @@ Names can be imported from ``cano`` unless they stand here with a module. The te
 def page(title: str, module: Any, names: Iterable[str]) -> str:
     """One page of the reference."""
     parts = [heading(title)]
+    if title in INTRODUCTIONS:
+        parts.append(f".. automodule:: {INTRODUCTIONS[title]}\n   :no-members:\n")
     for name in names:
         thing = getattr(module, name)
         kind = "class" if inspect.isclass(thing) else "function" if callable(thing) else "data"
@@ -94,11 +100,16 @@ def restructured(lines: list[str]) -> list[str]:
     """A docstring of the house as reStructuredText.
 
     What differs: single backticks mean code, and lines such as `name: what it is`, whether in columns or under a heading
-    such as `Raises:`, are a list of definitions.
+    such as `Raises:`, are a list of definitions. Numbers may be in a column, and what is indented stays as it is.
     """
     result: list[str] = []
     for block in blocks(lines):
-        result += definitions(block) if ENTRY.fullmatch(block[0]) else coded(block)
+        if block[0].startswith("    "):
+            result += ["::", "", *block]
+        elif ITEM.match(block[0]):
+            result += coded(items(block))
+        else:
+            result += definitions(block) if ENTRY.fullmatch(block[0]) else coded(block)
         result.append("")
     return result
 
@@ -115,6 +126,17 @@ def blocks(lines: list[str]) -> Iterator[list[str]]:
             block.append(line)
     if block:
         yield block
+
+
+def items(block: list[str]) -> list[str]:
+    """A numbered list whose lines are indented as its numbers want it."""
+    result: list[str] = []
+    width = 0
+    for line in block:
+        number = ITEM.match(line)
+        width = len(number[1]) if number else width
+        result.append(line.strip() if number else " " * width + line.strip())
+    return result
 
 
 def definitions(block: list[str]) -> list[str]:

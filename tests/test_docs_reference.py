@@ -62,6 +62,8 @@ def test_a_page_that_is_as_it_was_is_not_written_again(pages: ModuleType, tmp_pa
             "**Raises**\n    ``OSError``\n        no\n        disk.\n    ``ValueError``\n        no.\n",
         ),
         ("Text.\nIdempotency: again.\nRaises: anything.", "Text.\n\n**Idempotency**\n    again.\n**Raises**\n    anything.\n"),
+        ("See:\n\n    a = `b`\n      c", "See:\n\n::\n\n    a = `b`\n      c\n"),
+        (" 9. One,\n    two.\n10. Three,\n    four.", "9. One,\n   two.\n10. Three,\n    four.\n"),
         ("Of each, in this order: one, two.", "Of each, in this order: one, two.\n"),
     ],
 )

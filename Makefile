@@ -1,6 +1,7 @@
 # make demo    the main job on real input, killed and resumed    make test    the tests
 # make check   the one gate: format, lint, types, docs, tests     make bench   measure against the hand-written loop
 # make docs    the documentation, in build/docs/index.html
+# make check-all    the wheel, on each of PYTHONS, with the lowest and the newest dependencies
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,9 @@ UV := $(shell command -v uv 2>/dev/null)
 GROUPS := --group test --group lint --group docs
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types docs bench clean
+PYTHONS ?= python3.11 python3.12 python3.13
+
+.PHONY: demo test check check-all lint types docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.flights
@@ -18,6 +21,9 @@ test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: lint types docs test
+
+check-all: check
+	PYTHONS="$(PYTHONS)" UV="$(or $(UV),$(CURDIR)/$(BIN)/uv)" .ci/check-all
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -39,6 +39,11 @@ from cano.recovery.memory import MemoryCheckpointStore
 from cano.recovery.sqlite import SqliteCheckpointStore
 from cano.recovery.store import CheckpointStore
 
+# resilience
+from cano.resilience.breaker import CircuitBreaker
+from cano.resilience.limiter import RateLimiter, WindowedRateLimiter
+from cano.resilience.tiers import MultiRateLimiter
+
 # observers
 from cano.observer import WorkflowObserver
 
@@ -80,6 +85,7 @@ __all__ = [
     "CheckpointRow",
     "CheckpointStore",
     "CheckpointStoreError",
+    "CircuitBreaker",
     "CircuitOpenError",
     "CloseReason",
     "CompensatableTask",
@@ -99,6 +105,7 @@ __all__ = [
     "MemoryCheckpointStore",
     "MemoryStore",
     "More",
+    "MultiRateLimiter",
     "NoRetry",
     "Ok",
     "OrphanedCompensationError",
@@ -109,6 +116,7 @@ __all__ = [
     "PollTask",
     "Quorum",
     "RateLimitedError",
+    "RateLimiter",
     "Ready",
     "Resource",
     "ResourceNotFoundError",
@@ -133,6 +141,7 @@ __all__ = [
     "TaskExecutionError",
     "TimerTask",
     "Window",
+    "WindowedRateLimiter",
     "Workflow",
     "WorkflowCancelledError",
     "WorkflowError",

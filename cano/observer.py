@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,11 +16,24 @@ _log = logging.getLogger("cano")
 
 Outcome = Literal["completed", "failed", "cancelled", "timeout", "crashed"]
 
+TaskKind = Literal[
+    "single", "router", "poll", "timer", "batch", "stepped", "stream", "compensatable", "split", "branch", "workflow"
+]
+"""What kind of task: "single" is a `Task` or a function, "branch" one of a split's, "workflow" a `SubWorkflow`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What every event carries. `state` is the state the run was in, None before the first and after the last."""
+    """What every event carries.
 
+    run:          a number of this execution, unique in the process: one id may be executed several times, and at once
+                  too, as when a second execution is refused because the first is alive
+    workflow_id:  the id of the run
+    workflow:     the name of the workflow
+    state:        the state the run was in; None before the first
+    """
+
+    run: int
     workflow_id: str
     workflow: str
     state: Any
@@ -46,15 +60,32 @@ class StateEntered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEvent(Event):
-    """A task started or succeeded."""
+    """Something about a task: the name of the state's task, or of a split's branch."""
 
     task: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFailed(TaskEvent):
-    """A task failed, or was stopped by a cancel or a timeout."""
+class TaskStarted(TaskEvent):
+    """A task of that kind is about to run."""
 
+    kind: TaskKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSucceeded(TaskEvent):
+    """A task chose the next state, or a branch its value, after `seconds`."""
+
+    kind: TaskKind
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFailed(TaskEvent):
+    """A task failed, or was stopped by a cancel or a timeout, after `seconds`."""
+
+    kind: TaskKind
+    seconds: float
     error: CanoError
 
 
@@ -124,9 +155,14 @@ class TeardownFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """The run is over. `crashed` means that a BaseException such as KeyboardInterrupt passed through."""
+    """The run is over after `seconds`. Unless it completed, `error_type` names the class of what it raised, and `category`
+    is that of a CanoError. `crashed` means that a BaseException such as KeyboardInterrupt passed through.
+    """
 
     outcome: Outcome
+    seconds: float
+    error_type: str | None = None
+    category: str | None = None
 
 
 class WorkflowObserver:
@@ -145,10 +181,10 @@ class WorkflowObserver:
     def on_state_enter(self, event: StateEntered) -> None:
         """A state was entered."""
 
-    def on_task_start(self, event: TaskEvent) -> None:
+    def on_task_start(self, event: TaskStarted) -> None:
         """A task is about to run."""
 
-    def on_task_success(self, event: TaskEvent) -> None:
+    def on_task_success(self, event: TaskSucceeded) -> None:
         """A task chose the next state."""
 
     def on_task_failure(self, event: TaskFailed) -> None:
@@ -206,13 +242,17 @@ def checked(observers: Iterable[Any]) -> tuple[WorkflowObserver, ...]:
     return found
 
 
+_numbers = itertools.count(1)
+
+
 class Audience:
     """The observers of one run. Empty ones are falsy, so that nothing is built for nobody."""
 
-    __slots__ = ("_workflow", "_workflow_id", "observers", "state")
+    __slots__ = ("_run", "_workflow", "_workflow_id", "observers", "state")
 
     def __init__(self, observers: tuple[WorkflowObserver, ...], workflow_id: str, workflow: str) -> None:
         self.observers = observers
+        self._run = next(_numbers) if observers else 0
         self._workflow_id = workflow_id
         self._workflow = workflow
         self.state: Any = None
@@ -224,7 +264,7 @@ class Audience:
         """Build one event and hand it to every observer in order; log what they raise."""
         if not self.observers:
             return
-        event = kind(workflow_id=self._workflow_id, workflow=self._workflow, state=self.state, **fields)
+        event = kind(run=self._run, workflow_id=self._workflow_id, workflow=self._workflow, state=self.state, **fields)
         for observer in self.observers:
             try:
                 getattr(observer, method)(event)

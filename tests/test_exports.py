@@ -32,6 +32,7 @@ RESOURCES = {"Resources", "Resource", "Health", "MemoryStore"}
 CANCELLATION = {"CancellationToken", "cancel_on_signals"}
 CHECKPOINTS = {"CheckpointRow", "RowKind", "CheckpointStore", "MemoryCheckpointStore", "SqliteCheckpointStore"}
 OBSERVERS = {"WorkflowObserver"}
+RESILIENCE = {"CircuitBreaker", "RateLimiter", "WindowedRateLimiter", "MultiRateLimiter"}
 CATEGORIES = {
     "CanoError": "generic",
     "ConfigurationError": "configuration",
@@ -69,6 +70,7 @@ def test_the_front_door_exports_these_names_and_no_others() -> None:
         | CANCELLATION
         | CHECKPOINTS
         | OBSERVERS
+        | RESILIENCE
         | set(CATEGORIES)
     )
     assert set(cano.__all__) == wanted

@@ -29,7 +29,7 @@ from cano.cancel import outlast, settled
 from cano.errors import CheckpointStoreError
 from cano.recovery.checkpoint import CheckpointRow
 from cano.recovery.memory import conflict
-from cano.recovery.schema import PATIENCE, TABLES, VERSION, Hidden, delete, insert, padded, parameters, patiently
+from cano.recovery.schema import MIGRATIONS, PATIENCE, TABLES, VERSION, Hidden, delete, insert, padded, parameters, patiently
 from cano.recovery.transaction import ENDED, REFUSALS, Guard, SqliteTransaction, failure, in_transaction, inside, refuse_inside
 
 T = TypeVar("T")
@@ -53,10 +53,11 @@ os.register_at_fork(after_in_child=_remember_in_child)
 class _Write:
     """A row to append, or with none a log to remove."""
 
-    __slots__ = ("done", "over", "row", "workflow_id")
+    __slots__ = ("done", "over", "row", "workflow", "workflow_id")
 
-    def __init__(self, workflow_id: str, row: CheckpointRow | None) -> None:
+    def __init__(self, workflow_id: str, workflow: str, row: CheckpointRow | None) -> None:
         self.workflow_id = workflow_id
+        self.workflow = workflow
         self.row = row
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.over = False
@@ -110,10 +111,18 @@ class Lane:
             return []
         return list(await self._run(connection, statement, *values))
 
-    async def write(self, workflow_id: str, row: CheckpointRow | None) -> None:
+    async def note(self, statement: str, *values: object) -> None:
+        """Run a statement that writes something beside the rows."""
+        refuse_inside(self._path)
+        async with self._turn:
+            connection = await self._open(create=True)
+            assert connection is not None
+            await settled(self._run(connection, statement, *values))
+
+    async def write(self, workflow_id: str, row: CheckpointRow | None, workflow: str = "") -> None:
         """Append a row, or with None remove a log if there is one, in the next group."""
         refuse_inside(self._path)
-        entry = _Write(workflow_id, row)
+        entry = _Write(workflow_id, workflow, row)
         if self._committing is None and not self._turn.locked():
             async with self._turn:  # nobody else is writing: no asyncio task is needed, and nobody waits for this one
                 await self._apply(self._delete if row is None else self._insert, [entry])
@@ -193,7 +202,7 @@ class Lane:
     async def _insert(self, group: list[_Write]) -> set[str]:
         connection = await self._open(create=True)
         assert connection is not None
-        rows = [(entry.workflow_id, entry.row) for entry in group if entry.row is not None]
+        rows = [(entry.workflow_id, entry.workflow, entry.row) for entry in group if entry.row is not None]
         size = padded(len(rows))
         return {run for (run,) in await connection.execute_fetchall(insert(size), parameters(rows, size))}
 
@@ -206,12 +215,12 @@ class Lane:
         return set()
 
     @asynccontextmanager
-    async def transaction(self, workflow_id: str) -> AsyncIterator[SqliteTransaction]:
+    async def transaction(self, workflow_id: str, workflow: str) -> AsyncIterator[SqliteTransaction]:
         """Hold the write lock while the block lasts; commit at its end, roll back if it raises."""
         refuse_inside(self._path)
         async with self._turn:
             connection, guard = await self._open_private()
-            transaction = SqliteTransaction(connection, workflow_id, self._path)
+            transaction = SqliteTransaction(connection, workflow_id, self._path, workflow)
             mark = inside.set((*inside.get(), transaction))
             try:
                 guard.shut = guard.tried = False
@@ -315,24 +324,24 @@ class Lane:
         return opened
 
     async def _prepare(self, connection: aiosqlite.Connection, *, create: bool) -> bool:
-        """Check the version before anything is changed; then, with `create`, make what is missing. True if there are
-        tables.
+        """Check the version before anything is changed; then bring older tables up to date, and with `create` make what is
+        missing. True if there are tables.
         """
         known = await self._version(connection)
         if known is None and not create:
             return False
         await patiently(connection, "PRAGMA journal_mode = WAL")
         await connection.execute_fetchall(f"PRAGMA synchronous = {self._synchronous}")
-        if known is None:
+        if known != VERSION:
             await patiently(connection, "BEGIN IMMEDIATE")
             try:
-                for statement in _statements(TABLES):
-                    await connection.execute_fetchall(statement)
+                while (known := await self._version(connection)) != VERSION:  # somebody else may have done it meanwhile
+                    for statement in _statements(TABLES if known is None else MIGRATIONS[known]):
+                        await connection.execute_fetchall(statement)
                 await connection.commit()
             except BaseException:
                 await connection.rollback()
                 raise
-            await self._version(connection)
         return True
 
     async def _version(self, connection: aiosqlite.Connection) -> int | None:
@@ -341,7 +350,7 @@ class Lane:
         if not found:
             return None
         version = found[0][0]
-        if not isinstance(version, int):
+        if not isinstance(version, int) or version < 1:
             raise CheckpointStoreError("the schema version of the log is damaged; it was left untouched")
         if version > VERSION:
             raise CheckpointStoreError(

@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Literal, Self, TypeVar
 
+from cano.clock import wall
 from cano.errors import CheckpointStoreError, ConfigurationError
 from cano.recovery.checkpoint import CheckpointRow, RowKind
 from cano.recovery.claims import locked
 from cano.recovery.lane import Lane
-from cano.recovery.schema import STORED
+from cano.recovery.schema import FAILED, STORED
+from cano.recovery.summary import SUMMARIES, RunSummary, summary
 from cano.recovery.transaction import SqliteTransaction
 
 T = TypeVar("T")
@@ -49,6 +51,7 @@ class SqliteCheckpointStore:
             raise ConfigurationError(f"SQLite 3.35 or newer is needed, this Python has {sqlite3.sqlite_version}")
         self._path = os.path.realpath(name)
         self._synchronous = synchronous
+        self._names: dict[str, str] = {}
         self._lanes: dict[asyncio.AbstractEventLoop, Lane] = {}
         self._lock = threading.Lock()
 
@@ -79,7 +82,7 @@ class SqliteCheckpointStore:
             CheckpointStoreError: SQLite refused; nothing was written.
         Cancellation: waits for a write that has begun, at most as long as SQLite waits for a lock, then raises.
         """
-        await self._lane.write(workflow_id, row)
+        await self._lane.write(workflow_id, row, self._names.get(workflow_id, ""))
 
     async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
         """All rows of one run, ascending by sequence.
@@ -101,6 +104,18 @@ class SqliteCheckpointStore:
         found = await self._lane.read("SELECT DISTINCT workflow_id FROM cano_checkpoints ORDER BY workflow_id")
         return [workflow_id for (workflow_id,) in found]
 
+    async def summaries(self) -> list[RunSummary]:
+        """What the log tells of each run that it holds, without its payloads; sorted by id."""
+        return [summary(values) for values in await self._lane.read(SUMMARIES)]
+
+    def introduce(self, workflow_id: str, workflow: str) -> None:
+        """Name the workflow of a run for `summaries`, until its claim ends; see `Noting`."""
+        self._names[workflow_id] = workflow
+
+    async def note_failure(self, workflow_id: str, error_type: str, category: str) -> None:
+        """Keep what a run failed with, for `summaries`, as long as it has a log; see `Noting`."""
+        await self._lane.note(FAILED, workflow_id, error_type, category, wall().timestamp())
+
     @asynccontextmanager
     async def claim(self, workflow_id: str) -> AsyncIterator[None]:
         """Hold one run while the block lasts, by a lock that the operating system drops with the process.
@@ -111,7 +126,10 @@ class SqliteCheckpointStore:
         """
         await self._lane.probe()
         with locked(f"{self._path}-claims", workflow_id):
-            yield
+            try:
+                yield
+            finally:
+                self._names.pop(workflow_id, None)
 
     @asynccontextmanager
     async def transaction(self, workflow_id: str) -> AsyncIterator[SqliteTransaction]:
@@ -123,7 +141,7 @@ class SqliteCheckpointStore:
         Raises:
             CheckpointStoreError: SQLite refused to begin or to commit, or the block tried to end the transaction.
         """
-        async with self._lane.transaction(workflow_id) as transaction:
+        async with self._lane.transaction(workflow_id, self._names.get(workflow_id, "")) as transaction:
             yield transaction
 
     async def __aenter__(self) -> Self:

@@ -88,3 +88,18 @@ class Transactional(Protocol):
     def transaction(self, workflow_id: str) -> AbstractAsyncContextManager[Transaction]:
         """A transaction that is committed when the block ends and rolled back when it raises."""
         ...
+
+
+@runtime_checkable
+class Noting(Protocol):
+    """A store that keeps notes about its runs, for people to look at. No run depends on them."""
+
+    def introduce(self, workflow_id: str, workflow: str) -> None:
+        """From here on, until its claim ends, the run is one of the workflow of that name."""
+        ...
+
+    async def note_failure(self, workflow_id: str, error_type: str, category: str) -> None:
+        """A run that has a log failed: the class of what a hook raised, or of the error itself, and that one's category. What
+        this raises is logged.
+        """
+        ...

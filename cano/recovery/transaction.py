@@ -21,11 +21,12 @@ REFUSALS = (sqlite3.Error, ValueError, OverflowError)
 class SqliteTransaction:
     """An open transaction: see `cano.recovery.store.Transaction`."""
 
-    def __init__(self, connection: aiosqlite.Connection, workflow_id: str, path: str) -> None:
+    def __init__(self, connection: aiosqlite.Connection, workflow_id: str, path: str, workflow: str) -> None:
         self.connection = connection
         self.path = path
         self.over = False
         self._workflow_id = workflow_id
+        self._workflow = workflow
 
     async def append(self, row: CheckpointRow) -> None:
         """Add the next row, to be committed with the transaction.
@@ -37,7 +38,8 @@ class SqliteTransaction:
         if self.over or not in_transaction(self.connection):
             raise CheckpointStoreError(ENDED)
         try:
-            taken = await self.connection.execute_fetchall(insert(1), parameters([(self._workflow_id, row)], 1))
+            rows = [(self._workflow_id, self._workflow, row)]
+            taken = await self.connection.execute_fetchall(insert(1), parameters(rows, 1))
         except REFUSALS as error:
             raise failure("append", error) from error
         if not taken:

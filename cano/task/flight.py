@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -81,8 +81,8 @@ class _Entry:
 class _Patience(Retrying):
     """The guard and host of one item's attempts in a worker: a stop of the run ends the waits between them."""
 
-    def __init__(self, flight: Flight, brake: Brake, ctx: Context[Any], copy: Callable[[Any], Any]) -> None:
-        super().__init__(brake, ctx, copy)
+    def __init__(self, flight: Flight, brake: Brake, ctx: Context[Any], host: Any) -> None:
+        super().__init__(brake, ctx, host)
         self._flight = flight
         self.leaked = Member().leaked
 

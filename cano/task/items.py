@@ -46,11 +46,11 @@ class Retrying:
     failed attempt's changes to `ctx.data` are taken back.
     """
 
-    def __init__(self, brake: Brake, ctx: Context[Any], copy: Callable[[Any], Any]) -> None:
+    def __init__(self, brake: Brake, ctx: Context[Any], host: Any) -> None:
         self._ctx = ctx
-        self._copy = copy
+        self._host = host
         self._brake = brake
-        self._saved = surely(copy, ctx.data)
+        self._saved = surely(host.copied, ctx.data)
         self.leaked: Callable[[], bool] = brake.leaked
 
     async def expose(self, operation: Any) -> Any:
@@ -67,13 +67,17 @@ class Retrying:
 
     def restore(self) -> None:
         """Take `ctx.data` back to what it was before the item."""
-        self._ctx.data = self._copy(self._saved)
+        self._ctx.data = self._host.copied(self._saved)
 
     def retrying(self, attempt: int, delay: float, error: Exception) -> None:
         """A wait follows."""
+        self._host.retrying(attempt, delay, error)
+
+    def refused(self) -> None:
+        """A circuit breaker of the user's own refused the item."""
 
 
-GuardOf = Callable[[Brake, Context[Any], Callable[[Any], Any]], Retrying]
+GuardOf = Callable[[Brake, Context[Any], Any], Retrying]
 
 
 class ItemHandler:
@@ -103,7 +107,7 @@ class ItemHandler:
         return bounded
 
     async def _with_retries(self, guard_of: GuardOf, ctx: Context[Any], item: Any) -> Any:
-        hook, guard = self._task.process_item, guard_of(self._brake, ctx, self._host.copied)
+        hook, guard = self._task.process_item, guard_of(self._brake, ctx, self._host)
         rules = Rules(self._settings.item_retry, self._settings.retry_on, self._settings.attempt_timeout)
 
         async def attempt() -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from cano.clock import Duration, seconds
 from cano.context import Context
 from cano.errors import TaskExecutionError
+from cano.task.breaker import guarded
 from cano.task.config import TaskConfig
 from cano.task.policy import ErrorBudget, FailFast, RetryOnError
 from cano.task.retry import Member, hopeless
@@ -68,9 +70,10 @@ async def ask(task: PollTask[Any], ctx: Context[Any]) -> Any:
     Cancellation: one that a poll made a `Pending` or an error of counts all the same.
     """
     budget, polls, delay, guard = ErrorBudget(task.on_poll_error), 0, 0.0, Member()
+    breaker, poll = task.config.circuit_breaker, partial(task.poll, ctx)
     while True:
         try:
-            answer = await task.poll(ctx)
+            answer = await (poll() if breaker is None else guarded(breaker, poll))
         except Exception as error:
             if hopeless(error) or not guard.leaked() or not budget.tolerates(polls):
                 raise

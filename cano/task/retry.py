@@ -17,6 +17,7 @@ from cano.context import Context
 from cano.errors import (
     AttemptTimeoutError,
     CanoError,
+    CircuitOpenError,
     ConfigurationError,
     CursorError,
     ResourceNotFoundError,
@@ -24,6 +25,7 @@ from cano.errors import (
     RetryExhaustedError,
     TaskExecutionError,
 )
+from cano.task.breaker import Breaker, guarded
 from cano.task.failure import hook_failure
 from cano.task.watchdog import TimeoutExpired, Watchdog
 
@@ -36,7 +38,7 @@ LEAST = 0.001
 """What jitter and a shrinking multiplier leave of a delay at least, in seconds, unless it was less from the start."""
 
 _MOST = 1 << 53
-_POINTLESS = (ConfigurationError, CursorError, ResourceNotFoundError, ResourceTypeMismatchError)
+_POINTLESS = (CircuitOpenError, ConfigurationError, CursorError, ResourceNotFoundError, ResourceTypeMismatchError)
 
 
 class DoNotRetry(Exception):
@@ -155,6 +157,7 @@ class Rules:
     retry: RetryPolicy
     retry_on: Callable[[BaseException], bool]
     attempt_timeout: float | None
+    breaker: Breaker | None = None
 
     def final(self, error: BaseException) -> bool:
         """Whether this error ends the attempts, however many are left. What `retry_on` raises comes out."""
@@ -162,8 +165,9 @@ class Rules:
 
 
 def hopeless(error: BaseException) -> bool:
-    """Whether no attempt can mend an error, whatever `retry_on` says: it asks for none, it is about how the program is
-    written, or it is no Exception, or ours for something that is none; or one of those is in a group of errors.
+    """Whether no attempt can mend an error, whatever `retry_on` says: it asks for none, a circuit breaker refuses them, it
+    is about how the program is written, or it is no Exception, or ours for something that is none; or one of those is in a
+    group of errors.
     """
     cause = error.__cause__
     if not isinstance(error, Exception) or isinstance(error, (DoNotRetry, *_POINTLESS)) or isinstance(cause, DoNotRetry):
@@ -239,6 +243,10 @@ class AttemptHost(Protocol):
         """Another attempt follows."""
         ...
 
+    def refused(self) -> None:
+        """A circuit breaker refused an attempt."""
+        ...
+
 
 async def run_attempts(
     body: Callable[[], Awaitable[T]],
@@ -262,7 +270,7 @@ async def run_attempts(
         while True:
             ctx.attempt = failed + 1
             try:
-                return await guard.expose(_attempt(body, watchdog))
+                return await guard.expose(_attempt(body, watchdog, rules.breaker))
             except Halted:
                 raise
             except (asyncio.CancelledError, Exception) as error:
@@ -273,6 +281,8 @@ async def run_attempts(
                 final = _final(ctx.task, rules, cause)
             delay = None if final else rules.retry.delay(failed)
             host.restore()
+            if isinstance(failure, CircuitOpenError):
+                host.refused()
             if delay is None:
                 raise failure if final else _last(failure, cause, ctx.task, hook, failed)
             host.retrying(failed, delay, cause)  # type: ignore[arg-type]  # a delay means it is an Exception
@@ -282,11 +292,9 @@ async def run_attempts(
             watchdog.release()
 
 
-async def _attempt(body: Callable[[], Awaitable[T]], watchdog: Watchdog | None) -> T:
-    if watchdog is None:
-        return await body()
-    bounded: T = await watchdog.bound(body())
-    return bounded
+async def _attempt(body: Callable[[], Awaitable[T]], watchdog: Watchdog | None, breaker: Breaker | None) -> T:
+    attempt = body if watchdog is None else lambda: watchdog.bound(body())
+    return await attempt() if breaker is None else await guarded(breaker, attempt)
 
 
 def _failure(task: str, hook: str, rules: Rules, error: BaseException) -> tuple[CanoError, BaseException]:

@@ -57,6 +57,10 @@ class Host(Protocol):
         """The policy dropped an item."""
         ...
 
+    def retrying(self, attempt: int, delay: float, error: Exception) -> None:
+        """An attempt at an item failed and another follows."""
+        ...
+
     def letter(self, item: Any, error: Exception, cursor: Any) -> DeadLetter:
         """A dead letter for an item."""
         ...

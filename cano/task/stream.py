@@ -182,6 +182,8 @@ def settings_of(task: StreamTask[Any, Any, Any, Any]) -> StreamSettings:
             found = type(values[attribute]).__name__
             raise ConfigurationError(f"{name}.{attribute} must be {remedy}, not a {found}")
     config: TaskConfig = values.pop("config")
+    if config.circuit_breaker is not None:
+        raise ConfigurationError(f"{name}.config has a circuit_breaker, which a stream does not ask; use it in process_item")
     check_retry(task.item_retry, f"{name}.item_retry")
     if count(task.max_in_flight, f"{name}.max_in_flight") < 1:
         raise ConfigurationError(f"{name}.max_in_flight must be at least 1")

@@ -16,10 +16,13 @@ _JSON = Codec(UNDECLARED, what="the results of a split", remedy="", error=Checkp
 class BranchHost:
     """A branch's own copy of the run's data, taken back to its start when an attempt fails."""
 
-    def __init__(self, take_copy: Callable[[], Any], retrying: Callable[[int, float, Exception], None]) -> None:
+    def __init__(
+        self, take_copy: Callable[[], Any], retrying: Callable[[int, float, Exception], None], refused: Callable[[], None]
+    ) -> None:
         self._take_copy = take_copy
         self.data: RunData[Any] = RunData(take_copy())
         self.retrying = retrying
+        self.refused = refused
 
     def restore(self) -> None:
         """Discard what a failed attempt did."""

@@ -8,7 +8,6 @@ from typing import Any
 from cano.brake import Halted
 from cano.context import Context
 from cano.errors import CanoError
-from cano.observer import TaskEvent, TaskFailed
 from cano.task.compensatable import CompensatableTask
 from cano.task.split import Split
 from cano.task.stepped import SteppedTask
@@ -17,7 +16,7 @@ from cano.task.timer import TimerTask
 from cano.workflow.drivers import run_compensatable, run_nested, run_plain, run_split, run_stepped, run_timer
 from cano.workflow.nested import SubWorkflow
 from cano.workflow.plan import Registration
-from cano.workflow.run import Run
+from cano.workflow.run import Run, Story
 from cano.workflow.streaming import run_stream
 
 
@@ -28,20 +27,21 @@ async def dispatch(run: Run, registered: Registration, cursor: Any) -> Any:
     """
     ctx = run.context(registered)
     name = registered.name
-    run.audience.tell("on_task_start", TaskEvent, task=name)
+    story = Story(run, name, registered.kind)
+    story.begin()
     try:
         chosen = await _drive(run, registered, ctx, cursor)
         run.plan.next_label(chosen, name)
         run.save()
     except (Halted, asyncio.CancelledError) as error:
         stopped = run.stopped()
-        run.audience.tell("on_task_failure", TaskFailed, task=name, error=stopped)
+        story.failed(stopped)
         raise stopped from error.__cause__
     except CanoError as error:
         error.locate(run.state, ctx.attempt, run.path)
-        run.audience.tell("on_task_failure", TaskFailed, task=name, error=error)
+        story.failed(error)
         raise
-    run.audience.tell("on_task_success", TaskEvent, task=name)
+    story.succeeded()
     return chosen
 
 

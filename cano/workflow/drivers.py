@@ -19,9 +19,9 @@ from cano.errors import (
     WorkflowCancelledError,
     WorkflowTimeoutError,
 )
-from cano.observer import TaskEvent, TaskFailed
 from cano.recovery.replay import Completed
 from cano.task.batch import BatchTask, work_off
+from cano.task.breaker import guarded
 from cano.task.compensatable import CompensatableTask
 from cano.task.config import TaskConfig
 from cano.task.failure import hook_failure
@@ -34,13 +34,14 @@ from cano.task.timer import TimerTask, deadline_of
 from cano.workflow.branches import BranchHost
 from cano.workflow.nested import SubWorkflow, inner_id
 from cano.workflow.plan import Registration
-from cano.workflow.run import Run
+from cano.workflow.run import Run, Story
 
 
 def rules_of(task: Any) -> Rules:
     """How the attempts of a task are run."""
     config: TaskConfig = getattr(task, "config", None) or TaskConfig()
-    return config.rules(NoRetry() if isinstance(task, PollTask | TimerTask | SubWorkflow) else ExponentialBackoff())
+    rules = config.rules(NoRetry() if isinstance(task, PollTask | TimerTask | SubWorkflow) else ExponentialBackoff())
+    return replace(rules, breaker=None) if isinstance(task, PollTask | TimerTask) else rules  # which ask it for each call
 
 
 def hook_of(task: Any) -> tuple[str, Callable[[Any, Context[Any]], Coroutine[Any, Any, Any]]]:
@@ -89,12 +90,19 @@ async def run_stepped(run: Run, registered: Registration, ctx: Context[Any], cur
             left = await turn.give()
 
 
+def admitted(task: Any, call: Callable[[], Coroutine[Any, Any, Any]]) -> Callable[[], Coroutine[Any, Any, Any]]:
+    """A call that a task's breaker, if it has one, is asked for."""
+    breaker = task.config.circuit_breaker
+    return call if breaker is None else partial(guarded, breaker, call)
+
+
 async def run_timer(run: Run, registered: Registration, ctx: Context[Any], deadline: datetime | None) -> Any:
     """Write down until when to wait, wait for what is left of that, and go on. Nothing is written in an exposed wait."""
     task: TimerTask[Any] = registered.task
     rules, loop = rules_of(task), asyncio.get_running_loop()
     if deadline is None:
-        moment = await run_attempts(partial(task.wait, ctx), ctx=ctx, hook="wait", rules=rules, guard=run.brake, host=run)
+        asking = admitted(task, partial(task.wait, ctx))
+        moment = await run_attempts(asking, ctx=ctx, hook="wait", rules=rules, guard=run.brake, host=run)
         began, now = loop.time(), wall()
         deadline = deadline_of(task.name, moment, now)
         assert registered.codec is not None
@@ -102,11 +110,11 @@ async def run_timer(run: Run, registered: Registration, ctx: Context[Any], deadl
         await run.journal.cursor(registered.label, registered.name, blob, next_state=None, visit=run.visit, data=run.save())
     else:
         began, now = loop.time(), wall()
-    until = began + (deadline - now).total_seconds()
+    until, after = began + (deadline - now).total_seconds(), admitted(task, partial(task.after_wait, ctx))
 
     async def rest() -> Any:
         await asyncio.sleep(max(until - loop.time(), 0.0))
-        return await task.after_wait(ctx)
+        return await after()
 
     return await run_attempts(rest, ctx=ctx, hook="after_wait", rules=rules, guard=run.brake, host=run)
 
@@ -150,20 +158,24 @@ async def _branch(run: Run, ctx: Context[Any], task: Any, name: str) -> Any:
     def retrying(attempt: int, delay: float, error: Exception) -> None:
         run.retrying(attempt, delay, error, task=name)
 
-    host = BranchHost(run.copied_data, retrying)
+    def refused() -> None:
+        run.refused(task=name)
+
+    host = BranchHost(run.copied_data, retrying, refused)
     own = ctx.sibling(name, host.data)
     hook, call = ("the workflow", partial(nested, run)) if isinstance(task, SubWorkflow) else hook_of(task)
-    run.audience.tell("on_task_start", TaskEvent, task=name)
+    story = Story(run, name, "branch")
+    story.begin()
     try:
         value = await run_attempts(partial(call, task, own), ctx=own, hook=hook, rules=rules_of(task), guard=Member(), host=host)
     except (Halted, asyncio.CancelledError):
-        run.audience.tell("on_task_failure", TaskFailed, task=name, error=TaskExecutionError(f"{name} was cancelled"))
+        story.failed(TaskExecutionError(f"{name} was cancelled"))
         raise
     except CanoError as error:
         error.locate(run.state, own.attempt, run.path)
-        run.audience.tell("on_task_failure", TaskFailed, task=name, error=error)
+        story.failed(error)
         raise
-    run.audience.tell("on_task_success", TaskEvent, task=name)
+    story.succeeded()
     return value
 
 

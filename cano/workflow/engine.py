@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from cano.brake import Halt, Halted
-from cano.clock import Turn
+from cano.clock import Turn, now
 from cano.errors import (
     CanoError,
     CheckpointStoreError,
@@ -21,6 +21,7 @@ from cano.errors import (
 )
 from cano.observer import ClearFailed, Event, Outcome, Resumed, RunEnded, RunStarted, TeardownFailed, TimedOut
 from cano.recovery.journal import Journal, store_failure
+from cano.task.retry import raised_by
 from cano.workflow import rollback
 from cano.workflow.dispatch import dispatch
 from cano.workflow.resume import Start, find_start
@@ -45,24 +46,33 @@ async def live(run: Run, request: Request) -> Any:
     reverse.
     """
     run.audience.tell("on_run_start", RunStarted, resumed=request.resume)
+    began = now() if run.audience else 0.0
     outcome: Outcome = "crashed"
+    kind: type[BaseException] | None = None
     try:
         end = await _live(run, request)
         outcome = "completed"
         return end
     except (Halted, asyncio.CancelledError) as error:  # stopped before the first state
         if not run.brake.on:
+            outcome, kind = "failed", TaskExecutionError
             raise TaskExecutionError("getting ready raised CancelledError") from error
-        outcome = _stopped(run)
+        outcome, kind = _stopped(run), type(run.stopped())
         raise run.stopped() from error.__cause__
-    except CanoError as error:
-        outcome = _stopped(run) if error is run.halt else "failed"
-        raise
-    except Exception:
-        outcome = "failed"
+    except BaseException as error:
+        kind = type(error)
+        if isinstance(error, Exception):
+            outcome = _stopped(run) if error is run.halt else "failed"
         raise
     finally:
-        run.audience.tell("on_run_end", RunEnded, outcome=outcome)
+        if run.audience:
+            _tell_end(run, outcome, now() - began, kind)
+
+
+def _tell_end(run: Run, outcome: Outcome, seconds: float, kind: type[BaseException] | None) -> None:
+    name = None if kind is None else kind.__name__
+    category = kind.category if kind is not None and issubclass(kind, CanoError) else None
+    run.audience.tell("on_run_end", RunEnded, outcome=outcome, seconds=seconds, error_type=name, category=category)
 
 
 async def _live(run: Run, request: Request) -> Any:
@@ -70,6 +80,8 @@ async def _live(run: Run, request: Request) -> Any:
         claim = getattr(run.store, "claim", None)  # what `Claiming` offers; asking with isinstance takes a third of a run
         if claim is not None:
             await _ready(run, lambda expose: expose(_claimed(stack, claim, run.workflow_id)))
+            if (introduce := getattr(run.store, "introduce", None)) is not None:
+                introduce(run.workflow_id, run.workflow)
         start: Start = await _ready(
             run, lambda expose: expose(find_start(run, request.initial, request.resume, request.if_exists))
         )
@@ -77,6 +89,9 @@ async def _live(run: Run, request: Request) -> Any:
         try:
             run.budget.start()
             return await _drive(run, start)
+        except CanoError as error:
+            await _note(run, error)
+            raise
         finally:
             run.budget.stop()
             await _put_away(run)
@@ -153,6 +168,19 @@ async def _undone(run: Run, original: CanoError, *, again: bool = False) -> NoRe
         await _complete(run)
     failure.locate(original.state, original.attempt or 1, original.path)
     raise failure from original.__cause__ if failure is original else original
+
+
+async def _note(run: Run, error: CanoError) -> None:
+    """Let a store that keeps notes know what the run failed with. One that was only stopped has not; one that was fenced, or
+    whose store failed, leaves that store alone.
+    """
+    note = getattr(run.store, "note_failure", None)
+    if note is None or run.brake.aborted or isinstance(error, CheckpointStoreError | WorkflowCancelledError):
+        return
+    try:
+        await note(run.workflow_id, type(raised_by(error)).__name__, error.category)
+    except (asyncio.CancelledError, Exception) as failure:
+        _log.warning("the failure of run %s could not be noted: %s", run.workflow_id, type(failure).__name__)
 
 
 async def _complete(run: Run) -> None:

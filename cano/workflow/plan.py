@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cano.errors import ConfigurationError, WorkflowError, label_text
+from cano.observer import TaskKind
 from cano.recovery.codec import UNDECLARED, Codec
 from cano.task.batch import BatchTask, check_batch
 from cano.task.compensatable import CompensatableTask, output_type
@@ -49,6 +50,7 @@ class Registration:
     name: str
     codec: Codec | None
     leaves_no_row: bool
+    kind: TaskKind
 
     @property
     def has_cursor(self) -> bool:
@@ -57,6 +59,17 @@ class Registration:
 
 
 _KINDS = (Task, RouterTask, PollTask, TimerTask, BatchTask, SteppedTask, StreamTask, CompensatableTask)
+_KIND_NAMES: tuple[tuple[type, TaskKind], ...] = (
+    (RouterTask, "router"),
+    (PollTask, "poll"),
+    (TimerTask, "timer"),
+    (BatchTask, "batch"),
+    (SteppedTask, "stepped"),
+    (StreamTask, "stream"),
+    (CompensatableTask, "compensatable"),
+    (Split, "split"),
+    (SubWorkflow, "workflow"),
+)
 _BRANCHES = (Task, RouterTask, PollTask, BatchTask, FunctionTask, SubWorkflow)
 
 
@@ -68,7 +81,11 @@ def registration(state: Any, task: Any) -> Registration:
     """
     label = label_of(state)
     task = checked_task(task, f"state {label}")
-    return Registration(state, label, task, str(task.name), _codec(task), isinstance(task, RouterTask))
+    return Registration(state, label, task, str(task.name), _codec(task), isinstance(task, RouterTask), _kind(task))
+
+
+def _kind(task: Any) -> TaskKind:
+    return next((name for kind, name in _KIND_NAMES if isinstance(task, kind)), "single")
 
 
 def checked_task(task: Any, where: str) -> Any:

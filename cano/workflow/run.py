@@ -7,9 +7,20 @@ from typing import Any
 
 from cano.brake import Brake, Halt
 from cano.cancel import CancellationToken
+from cano.clock import now
 from cano.context import Context, RunData
 from cano.errors import CanoError, WorkflowCancelledError, WorkflowTimeoutError
-from cano.observer import Audience, Checkpointed, Retried, StateEntered
+from cano.observer import (
+    Audience,
+    Checkpointed,
+    Retried,
+    StateEntered,
+    TaskEvent,
+    TaskFailed,
+    TaskKind,
+    TaskStarted,
+    TaskSucceeded,
+)
 from cano.recovery.checkpoint import CheckpointRow
 from cano.recovery.journal import Journal
 from cano.recovery.replay import Completed
@@ -26,6 +37,7 @@ class Run:
     """One execution of a workflow: what it was given, and where it is."""
 
     plan: Plan
+    workflow: str
     workflow_id: str
     store: CheckpointStore | None
     version: int
@@ -105,6 +117,10 @@ class Run:
             "on_retry", Retried, task=task or self.task, attempt=attempt, delay=delay, error_type=type(error).__name__
         )
 
+    def refused(self, *, task: str | None = None) -> None:
+        """Tell the observers that a circuit breaker refused an attempt."""
+        self.audience.tell("on_circuit_open", TaskEvent, task=task or self.task)
+
     def context(self, registered: Registration, *, state: Any = None) -> Context[Any]:
         """What the hooks of a visit get. The results of a split are for the state right after it."""
         ctx: Context[Any] = Context(
@@ -141,3 +157,30 @@ class Run:
             else:
                 self.halt = WorkflowCancelledError(f"run {self.workflow_id!r} was cancelled{cut}{go_on}")
         return self.halt
+
+
+class Story:
+    """What the observers are told of one task: that it starts, how it ended, and after how long."""
+
+    __slots__ = ("_audience", "_began", "_kind", "_task")
+
+    def __init__(self, run: Run, task: str, kind: TaskKind) -> None:
+        self._audience = run.audience
+        self._task = task
+        self._kind = kind
+        self._began = now() if run.audience else 0.0
+
+    def begin(self) -> None:
+        """It starts."""
+        self._audience.tell("on_task_start", TaskStarted, task=self._task, kind=self._kind)
+
+    def succeeded(self) -> None:
+        """It chose what follows."""
+        if self._audience:
+            self._audience.tell("on_task_success", TaskSucceeded, task=self._task, kind=self._kind, seconds=now() - self._began)
+
+    def failed(self, error: CanoError) -> None:
+        """It failed or was stopped."""
+        if self._audience:
+            seconds = now() - self._began
+            self._audience.tell("on_task_failure", TaskFailed, task=self._task, kind=self._kind, seconds=seconds, error=error)

@@ -85,6 +85,10 @@ class StreamHost:
             dead_lettered=dead_lettered,
         )
 
+    def retrying(self, attempt: int, delay: float, error: Exception) -> None:
+        """Tell the observers that an attempt at an item failed and another follows."""
+        self._run.retrying(attempt, delay, error)
+
     def letter(self, item: Any, error: Exception, cursor: Any) -> DeadLetter:
         """A dead letter, which can encode its item by the declared type."""
         run, name = self._run, self._registered.name

@@ -330,6 +330,7 @@ class Workflow(Generic[StateT, DataT]):
         brake = Brake(self.drain_timeout)
         run = Run(
             plan=self._planned(),
+            workflow=self.name,
             workflow_id=workflow_id,
             store=self.checkpoint_store,
             version=self.workflow_version,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cano import CheckpointConflictError, SqliteCheckpointStore
+from cano.recovery.schema import VERSION
 from tests.recovery.logs import child, children, cursor, entry
 
 
@@ -52,7 +53,7 @@ def test_a_new_file_may_be_touched_by_many_at_once(path: Path) -> None:
             each.tell()
         for each in started:
             each.end_well()
-    assert ask(path, "SELECT version FROM cano_schema") == [(1,)]
+    assert ask(path, "SELECT version FROM cano_schema") == [(VERSION,)]
     assert ask(path, "PRAGMA journal_mode") == [("wal",)]
     assert ask(path, "SELECT count(*), count(DISTINCT workflow_id) FROM cano_checkpoints") == [(160, 80)]
 

@@ -135,7 +135,13 @@ async def test_tables_that_are_not_ours_are_left_alone(path: Path) -> None:
     await store.close()
     after = ask(path, "SELECT name, sql FROM sqlite_master ORDER BY name")
     assert [row for row in after if "cano_" not in row[0]] == before
-    assert {name for name, _ in after} - {name for name, _ in before} == {"cano_schema", "cano_checkpoints", "cano_replace"}
+    assert {name for name, _ in after} - {name for name, _ in before} == {
+        "cano_schema",
+        "cano_checkpoints",
+        "cano_replace",
+        "cano_failures",
+        "cano_forget",
+    }
     assert ask(path, "SELECT x FROM mine") == [("kept",)]
 
 

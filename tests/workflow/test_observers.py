@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 
 from cano import (
+    All,
     CancellationToken,
     ConfigurationError,
+    FixedRetry,
     MemoryCheckpointStore,
     Resource,
+    RouterTask,
+    RunOwnedError,
     SkipAndContinue,
+    Split,
     Stop,
     StreamTask,
     TaskConfig,
@@ -154,6 +159,73 @@ async def test_failures_resumes_crashes_and_clear_failures_are_told() -> None:
     with pytest.raises(KeyboardInterrupt):
         await run(Probe(numbers(1, 3), process=crash), observers=[recorder])
     assert recorder.seen[-1][1].outcome == "crashed"
+
+
+async def test_an_event_names_its_execution_its_kind_of_task_and_how_long_it_took() -> None:
+    recorder = Recorder()
+    store, gate = MemoryCheckpointStore(), asyncio.Event()
+
+    async def wait(ctx: Any) -> str:
+        await gate.wait()
+        return "done"
+
+    flow = machine(wait, store, observers=[recorder])
+    running = asyncio.create_task(flow.orchestrate("work", workflow_id="r"))
+    while "task_start" not in recorder.names:
+        await asyncio.sleep(0)
+    with pytest.raises(RunOwnedError):
+        await flow.resume_from("r")
+    refused = recorder.seen[-1][1]
+    assert (refused.outcome, refused.error_type, refused.category) == ("failed", "RunOwnedError", "checkpoint_store")
+    gate.set()
+    assert await running == "done"
+    ended = recorder.seen[-1][1]
+    assert ended.run != refused.run
+    assert {event.run for _, event in recorder.seen} == {ended.run, refused.run}
+    assert (ended.outcome, ended.error_type, ended.category) == ("completed", None, None)
+    started, succeeded = (
+        next(event for name, event in recorder.seen if name == f"on_task_{what}") for what in ("start", "success")
+    )
+    assert (started.kind, succeeded.kind) == ("single", "single")
+    assert 0 <= succeeded.seconds <= ended.seconds
+
+
+async def test_the_kind_of_every_task_is_told() -> None:
+    recorder = Recorder()
+
+    async def branch(ctx: Any) -> int:
+        return 1
+
+    class Route(RouterTask[str]):
+        async def route(self, ctx: Any) -> str:
+            return "stream"
+
+    flow = Workflow[str](observers=[recorder])
+    flow.register("split", Split([branch], join=All(), then="route")).register("route", Route())
+    flow.register("stream", Probe(numbers(1, 3))).add_exit_state("done")
+    assert await flow.orchestrate("split") == "done"
+    kinds = [(event.task, event.kind) for name, event in recorder.seen if name == "on_task_start"]
+    assert kinds == [("split", "split"), ("branch[0]", "branch"), ("Route", "router"), ("Probe", "stream")]
+    ends = [(event.task, event.kind) for name, event in recorder.seen if name == "on_task_success"]
+    assert ends == [("branch[0]", "branch"), ("split", "split"), ("Route", "router"), ("Probe", "stream")]
+
+
+async def test_the_retries_of_an_item_are_told() -> None:
+    for in_flight in (1, 2):
+        recorder, failures = Recorder(), [ValueError(), ValueError()]
+
+        def process(item: int, failures: list[ValueError] = failures) -> None:
+            if item == 2 and failures:
+                raise failures.pop()
+
+        await run(
+            Probe(numbers(1, 3), process=process, item_retry=FixedRetry(3, 0), max_in_flight=in_flight), observers=[recorder]
+        )
+        retries = [event for name, event in recorder.seen if name == "on_retry"]
+        assert [(event.task, event.attempt, event.error_type) for event in retries] == [
+            ("Probe", 1, "ValueError"),
+            ("Probe", 2, "ValueError"),
+        ]
 
 
 async def test_an_observer_that_raises_changes_nothing_and_the_next_is_told_all() -> None:

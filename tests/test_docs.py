@@ -23,6 +23,7 @@ SHOWN_ONLY = 12
 """How many snippets may be shown without being run."""
 
 
+@pytest.mark.timeout(180)  # the tutorial is one session of many programs
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_the_snippets_of_a_page_run_and_print_what_it_shows(chapter: str, tmp_path: Path) -> None:
     for path in CHAPTERS[chapter]:
@@ -105,6 +106,16 @@ def test_every_example_that_a_page_names_is_there(page: Path) -> None:
     named = set(re.findall(r"`(?:examples/)?(\w+\.py)`", text)) if "`examples/" in text else set()
     there = {path.name for path in ROOT.rglob("*.py")}
     assert named <= there
+
+
+def test_every_invariant_that_a_page_names_has_that_number() -> None:
+    numbers = set(
+        re.findall(r"^\| ([A-Z]\d+) \|", (ROOT / "docs" / "INVARIANTS.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
+    concepts = [path for path in PAGES if path.parent.name == "concepts"]
+    named = {number for path in concepts for number in re.findall(r"\b[SCALE]\d{1,2}\b", path.read_text(encoding="utf-8"))}
+    assert len(named) > 20
+    assert named <= numbers
 
 
 def test_the_models_page_has_a_section_for_every_row_of_its_table() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +84,8 @@ async def supervise(work: Coroutine[Any, Any, Any], brake: Brake) -> Any:
                     brake.abort()
                 cancelled = error
     except BaseException:  # the caller's coroutine is being closed: it cannot wait any more
-        task.cancel()
+        with suppress(RuntimeError):  # with its event loop
+            task.cancel()
         raise
     finally:
         brake.release()

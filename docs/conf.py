@@ -1,4 +1,8 @@
-"""How the documentation is built: `make docs`. Every warning is an error, a link to a name that is not there included."""
+"""How the documentation is built: `make docs`. Every warning is an error, a link to a name that is not there included.
+
+Nothing is fetched for it. Diagrams are drawn in the browser, by a script that comes over the network; without one their
+text is shown.
+"""
 
 from __future__ import annotations
 

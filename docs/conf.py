@@ -46,7 +46,14 @@ NAVIGATION = {
     "index": {
         "Learn": ["tutorial/index", "models"],
         "Do": ["howto/index", "testing", "scheduling", "resilience", "observing", "operations", "typing"],
-        "Understand": ["concepts/machine", "concepts/windows", "concepts/stopping", "concepts/promises", "INVARIANTS"],
+        "Understand": [
+            "concepts/machine",
+            "concepts/windows",
+            "concepts/stopping",
+            "concepts/undoing",
+            "concepts/promises",
+            "INVARIANTS",
+        ],
         "Compare": ["coming/from-a-loop", "coming/from-rust", "coming/beside"],
         "Look up": ["reference/index", "glossary", "adr/README"],
     },

@@ -1,17 +1,18 @@
 # make demo    the main job on real input, killed and resumed    make test    the tests
-# make check   the one gate: format, lint, types, tests           make bench   measure against the hand-written loop
+# make check   the one gate: format, lint, types, docs, tests     make bench   measure against the hand-written loop
+# make docs    the documentation, in build/docs/index.html
 # make check-all    the wheel, on each of PYTHONS, with the lowest and the newest dependencies
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
-GROUPS := --group test --group lint
+GROUPS := --group test --group lint --group docs
 STAMP := $(VENV)/.installed
 
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: demo test check check-all lint types bench clean
+.PHONY: demo test check check-all lint types docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.flights
@@ -19,7 +20,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-check: lint types test
+check: lint types docs test
 
 check-all: check
 	PYTHONS="$(PYTHONS)" UV="$(or $(UV),$(CURDIR)/$(BIN)/uv)" .ci/check-all
@@ -31,6 +32,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(STAMP)
+	$(BIN)/sphinx-build -q --fresh-env --fail-on-warning --keep-going --builder html --doctree-dir build/doctrees docs build/docs
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

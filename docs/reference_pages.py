@@ -21,7 +21,13 @@ ENTRY = re.compile(r"((?:Raises|Cancellation|Idempotency)(?=:$)|[A-Za-z_]\w*(?:,
 ITEM = re.compile(r" ?(\d+\. )")
 
 INTERNAL = (
-    *("context.RunData", "task.retry.Rules", "recovery.transaction.SqliteTransaction", "recovery.letters.Letter"),
+    *(
+        "context.RunData",
+        "task.retry.Rules",
+        "scheduler.handle.Ended",
+        "recovery.transaction.SqliteTransaction",
+        "recovery.letters.Letter",
+    ),
     *("resilience.meter.Meter", "resilience.steady.SteadyTime", "resilience.gate.Debit"),
 )
 """Types of the engine's own that stand in signatures of the front door."""
@@ -30,6 +36,10 @@ INTRODUCTIONS = {"errors": "cano.errors", "checkpoints": "cano.recovery.store"}
 OTHERS = {
     "streams": {"cano.recovery.letters": ["SqliteDeadLetterSink", "StoredLetter"]},
     "checkpoints": {"cano.recovery.summary": ["RunSummary"]},
+    "schedules": {
+        "cano.scheduler.handle": ["Fire"],
+        "cano.scheduler.status": ["FlowStatus", "FireOutcome", "FlowCounters", "Phase"],
+    },
     "resilience": {
         "cano.resilience.breaker": ["BreakerState", "Permit"],
         "cano.resilience.limiter": ["Limiter", "MeteredLimiter"],

@@ -40,11 +40,11 @@ class LoggingObserver(WorkflowObserver):
 
     What each level means:
 
-    ERROR    somebody has to look: a run failed, timed out or crashed; a compensation failed
-    WARNING  it went on, but not as hoped: a retry, a dropped item, an open circuit, a failed task or branch, a cancel, a
-             timeout, a step undone, a log that could not be removed, a failed teardown
-    INFO     the life of a run: started, resumed, ended; three lines at most
-    DEBUG    its steps: states, tasks, rows, windows
+    ERROR:    somebody has to look: a run failed, timed out or crashed; a compensation failed
+    WARNING:  it went on, but not as hoped: a retry, a dropped item, an open circuit, a failed task or branch, a cancel, a
+              timeout, a step undone, a log that could not be removed, a failed teardown
+    INFO:     the life of a run: started, resumed, ended; three lines at most
+    DEBUG:    its steps: states, tasks, rows, windows
 
     A failed run has one ERROR, at its end; the failure of its task, just before, is a WARNING. So is what stopped a run,
     and the task that was stopped is then DEBUG.

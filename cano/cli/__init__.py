@@ -12,6 +12,7 @@ The exit codes are in `cano.cli.codes`, in `cano --help` and in `docs/operations
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Sequence
 
@@ -19,12 +20,20 @@ MISSING = "cano needs its command-line extra: pip install 'cano[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, by default that of `sys.argv`, and return its exit code. Raises nothing of its own."""
+    """Run one command and return its exit code. Raises nothing of its own.
+
+    Without `arguments` it is that of `sys.argv`, and the process has to end with it: SIGTERM and SIGINT cannot replace its
+    exit code from the moment that it is known, and with `--json` nothing follows on stdout.
+    """
     try:
         from cano.cli.app import call  # noqa: PLC0415 - the extra is needed here and not before
+        from cano.cli.ending import deafen  # noqa: PLC0415 - only now, so that a missing extra is told of first
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "cyclopts":
             raise
         sys.stderr.write(f"{MISSING}\n")
         return 2
-    return call(sys.argv[1:] if arguments is None else arguments)
+    if arguments is not None:
+        return call(arguments)
+    atexit.register(deafen)
+    return call(sys.argv[1:], for_good=True)

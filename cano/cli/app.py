@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 import traceback as tracebacks
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
 from cano.cli.codes import MEANINGS, CommandError, Exit, code_of
-from cano.cli.drive import Ended, IfExists, error_described, report, resume_here, run_here, told
+from cano.cli.drive import Ended, IfExists, Settle, error_described, report, resume_here, run_here, told
+from cano.cli.ending import Ending, handlers_put_back
 from cano.cli.log import clear_run, list_runs, show_run
-from cano.cli.output import complain, prepare, say, say_json
+from cano.cli.output import complain, kept_for_documents, prepare, say, say_json
 from cano.cli.target import workflow_at
 from cano.cli.text import printable
+from cano.cli.version import version
 
 
 def _flag(name: str, text: str) -> Parameter:
@@ -31,18 +33,24 @@ Target = Annotated[
 State = Annotated[str, Parameter(name="STATE", help="Where to begin: an enum member's name, or the string.")]
 
 
-def call(arguments: Sequence[str]) -> int:
-    """Run one command, and return its exit code. An error is one line on stderr, and with `--json` an object on stdout."""
+def call(arguments: Sequence[str], *, for_good: bool = False) -> int:
+    """Run one command, and return its exit code. An error is one line on stderr, and with `--json` an object on stdout.
+
+    `for_good` says that the process ends with the command: then signals cannot replace its code any more, and with
+    `--json` nothing follows the document. Otherwise signal handlers and stdout are put back.
+    """
     prepare()
-    try:
-        command, bound, *_ = _app().parse_args(list(arguments), exit_on_error=False, print_error=False)
-    except CycloptsError as error:
-        usage = CommandError(Exit.USAGE, f"{_one_line(error)}; see cano --help")
-        return _failed(usage, "--json" in arguments, False)
-    try:
+    with ExitStack() as kept:
+        if not for_good:
+            kept.enter_context(handlers_put_back())
+        try:
+            command, bound, *_ = _app().parse_args(list(arguments), exit_on_error=False, print_error=False)
+        except CycloptsError as error:
+            usage = CommandError(Exit.USAGE, f"{_one_line(error)}; see cano --help")
+            return _failed(usage, "--json" in arguments, False, Ending())
+        if bound.kwargs.get("json"):
+            kept.enter_context(kept_for_documents(for_good=for_good))
         return int(command(*bound.args, **bound.kwargs) or 0)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
 
 
 def _one_line(error: CycloptsError) -> str:
@@ -50,7 +58,7 @@ def _one_line(error: CycloptsError) -> str:
 
 
 def _app() -> App:
-    app = App(name="cano", help=_help(), help_format="plaintext")
+    app = App(name="cano", help=_help(), help_format="plaintext", version=version)
     for command in (runs, show, clear, run, resume, graph):
         app.command(command)
     return app
@@ -104,12 +112,16 @@ def run(
     traceback: Trace = False,
 ) -> int:
     """Run a workflow from STATE to its end. SIGTERM and SIGINT drain it; a second one aborts the drain, a third kills."""
-    return _driven(lambda: run_here(target, state, workflow_id=workflow_id, data=data, if_exists=if_exists), json, traceback)
+
+    def life(settle: Settle) -> Ended:
+        return run_here(target, state, workflow_id=workflow_id, data=data, if_exists=if_exists, settle=settle)
+
+    return _driven(life, json, traceback)
 
 
 def resume(target: Target, workflow_id: Id, /, *, json: Json = False, traceback: Trace = False) -> int:
     """Go on with an unfinished run where its log ends. Signals are as for `run`."""
-    return _driven(lambda: resume_here(target, workflow_id), json, traceback)
+    return _driven(lambda settle: resume_here(target, workflow_id, settle=settle), json, traceback)
 
 
 def graph(
@@ -122,45 +134,63 @@ def graph(
 ) -> int:
     """Draw a workflow as a Mermaid state diagram."""
 
-    def draw() -> None:
+    def draw() -> Exit:
         workflow = workflow_at(target)
         drawn = workflow.to_dot() if dot else workflow.to_mermaid()
         if json:
             say_json({"workflow": workflow.name, "format": "dot" if dot else "mermaid", "text": drawn})
         else:
             say(drawn.rstrip("\n"))
+        return Exit.DONE
 
     return _asked(draw, json, traceback)
 
 
-def _asked(work: Callable[[], None], json: bool, traceback: bool) -> int:
+def _asked(work: Callable[[], Exit | None], json: bool, traceback: bool) -> int:
+    ending = Ending()
     try:
-        work()
-    except Exception as error:
-        return _failed(error, json, traceback)
-    return Exit.DONE
-
-
-def _driven(work: Callable[[], Ended], json: bool, traceback: bool) -> int:
-    try:
-        ended = work()
-    except Exception as error:
-        return _failed(error, json, traceback)
-    if ended.error is not None and traceback:
-        _trace(ended.error)
-    report(ended, as_json=json)
-    return ended.code
-
-
-def _failed(error: Exception, json: bool, traceback: bool) -> int:
-    code = code_of(error)
-    if traceback:
-        _trace(error)
-    if json:
-        say_json({"error": error_described(error), "exit_code": int(code)})
-    complain(printable(f"cano: {told(error)}"))
+        code = work() or Exit.DONE
+    except BaseException as error:
+        return _failed(error, json, traceback, ending)
+    ending.settle(code)
     return code
 
 
-def _trace(error: Exception) -> None:
+def _driven(work: Callable[[Settle], Ended], json: bool, traceback: bool) -> int:
+    ending = Ending()
+
+    def settle(ended: Ended) -> None:
+        ending.settle(ended.code, lambda: _tell(ended, json, traceback))
+
+    ending.arm()
+    try:
+        ended = work(settle)
+    except BaseException as error:
+        return _failed(error, json, traceback, ending)
+    ending.tell()
+    return ended.code
+
+
+def _tell(ended: Ended, json: bool, traceback: bool) -> None:
+    if ended.error is not None and traceback:
+        _trace(ended.error)
+    report(ended, as_json=json)
+
+
+def _failed(error: BaseException, json: bool, traceback: bool, ending: Ending) -> int:
+    code = code_of(error)
+
+    def words() -> None:
+        if traceback:
+            _trace(error)
+        if json:
+            say_json({"error": error_described(error), "exit_code": int(code)})
+        complain(printable(f"cano: {told(error)}"))
+
+    ending.settle(code, words)
+    ending.tell()
+    return code
+
+
+def _trace(error: BaseException) -> None:
     complain("".join(tracebacks.format_exception(error)).rstrip("\n"))

@@ -7,15 +7,19 @@
     4  timed out: the run outlived its total timeout; paused if there is a store
     5  not found: no such log, run, module or attribute
     6  owned: somebody alive is working on that run, or has written to its log meanwhile
-    7  refused: the log is none, is damaged, is of a newer cano, or does not fit the workflow; it was left as it is
+    7  refused: the log is none, is damaged, is of a newer cano, may not be read, or does not fit the workflow; it was left
+       as it is
     8  exists: the id has an unfinished log, and `--if-exists` does not say what to do with it
 
 A process that was killed has its signal's code instead, which a shell shows as 128 + number: 137 for SIGKILL, and 143
-for SIGTERM, the third one or one that comes before the run began. Ctrl-C outside a run is 130.
+for SIGTERM, the third one or one that comes before the run began. Ctrl-C outside a run is 130. Once a run has ended no
+signal replaces its code. A `SystemExit` of the user's code keeps its own code, a `KeyboardInterrupt` of it is 130, and
+whatever else it raises is 1.
 """
 
 from __future__ import annotations
 
+import signal
 from enum import IntEnum
 
 from cano.errors import (
@@ -56,7 +60,7 @@ MEANINGS = {
     Exit.TIMED_OUT: "outlived the total timeout; paused, if there is a store",
     Exit.NOT_FOUND: "no such log, run, module or attribute",
     Exit.OWNED: "somebody alive is working on that run",
-    Exit.REFUSED: "the log is none, is damaged or newer, or does not fit the workflow",
+    Exit.REFUSED: "the log is none, is damaged or newer, may not be read, or does not fit the workflow",
     Exit.EXISTS: "the id has an unfinished log; see --if-exists",
 }
 
@@ -68,6 +72,9 @@ class CommandError(Exception):
         super().__init__(message)
         self.code = code
 
+
+INTERRUPTED = 128 + signal.SIGINT
+"""What a shell shows for a process that Ctrl-C has ended."""
 
 _ALWAYS: tuple[tuple[type[CanoError], Exit], ...] = (
     (WorkflowCancelledError, Exit.CANCELLED),
@@ -85,12 +92,16 @@ _BEFORE_THE_FIRST_STATE: tuple[tuple[type[CanoError], Exit], ...] = (
 )
 
 
-def code_of(error: BaseException) -> Exit:
+def code_of(error: BaseException) -> int:
     """The exit code for an error. One that was raised before the run entered a state (`error.state` is None) tells of the
     log or of the definition, and a later one of the run.
     """
     if isinstance(error, CommandError):
         return error.code
+    if isinstance(error, SystemExit):
+        return _own(error)
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
     for kind, code in _ALWAYS:
         if isinstance(error, kind):
             return code
@@ -101,3 +112,10 @@ def code_of(error: BaseException) -> Exit:
         if type(error) is TaskExecutionError and error.__cause__ is None:  # `ctx.data` of the log cannot be read
             return Exit.REFUSED
     return Exit.FAILED
+
+
+def _own(error: SystemExit) -> int:
+    """What Python makes of it."""
+    if error.code is None:
+        return Exit.DONE
+    return error.code & 0xFF if isinstance(error.code, int) else Exit.FAILED

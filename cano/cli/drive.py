@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cano.cancel import CancellationToken, cancel_on_signals
@@ -17,6 +17,7 @@ from cano.errors import CanoError, TaskExecutionError, WorkflowCancelledError, l
 from cano.workflow.workflow import Workflow
 
 IfExists = Literal["error", "resume", "discard"]
+Settle = Callable[["Ended"], None]
 Life = Callable[[CancellationToken], Coroutine[Any, Any, Any]]
 
 
@@ -27,17 +28,24 @@ class Ended:
     workflow_id: str | None
     workflow: str
     state: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
     resumable: bool | None = False
 
     @property
-    def code(self) -> Exit:
+    def code(self) -> int:
         """The exit code."""
         return Exit.DONE if self.error is None else code_of(self.error)
 
+    @property
+    def outcome(self) -> str:
+        """How it ended, in a word or two."""
+        if isinstance(self.error, SystemExit):
+            return "exited"
+        return "interrupted" if isinstance(self.error, KeyboardInterrupt) else WORDS[self.code]
 
-def run_here(target: str, label: str, *, workflow_id: str | None, data: str | None, if_exists: IfExists) -> Ended:
-    """`cano run`: run a workflow from a state to its end, here."""
+
+def run_here(target: str, label: str, *, workflow_id: str | None, data: str | None, if_exists: IfExists, settle: Settle) -> Ended:
+    """`cano run`: run a workflow from a state to its end, here. `settle` is told how it ended as soon as that is known."""
     workflow = workflow_at(target)
     state, value = state_called(workflow, label), _data(workflow, data)
     if workflow_id is None and workflow.checkpoint_store is not None:
@@ -47,11 +55,11 @@ def run_here(target: str, label: str, *, workflow_id: str | None, data: str | No
     async def life(token: CancellationToken) -> Any:
         return await workflow.orchestrate(state, workflow_id=workflow_id, token=token, data=value, if_exists=if_exists)
 
-    return _lived(workflow, workflow_id, life)
+    return _lived(workflow, workflow_id, life, settle)
 
 
-def resume_here(target: str, workflow_id: str) -> Ended:
-    """`cano resume`: go on with an unfinished run, here."""
+def resume_here(target: str, workflow_id: str, *, settle: Settle) -> Ended:
+    """`cano resume`: go on with an unfinished run, here. `settle` is told how it ended as soon as that is known."""
     workflow = workflow_at(target)
 
     async def life(token: CancellationToken) -> Any:
@@ -59,7 +67,7 @@ def resume_here(target: str, workflow_id: str) -> Ended:
             raise CommandError(Exit.NOT_FOUND, f"no run {workflow_id!r}: it was never started, or has completed")
         return await workflow.resume_from(workflow_id, token=token)
 
-    return _lived(workflow, workflow_id, life)
+    return _lived(workflow, workflow_id, life, settle)
 
 
 def _data(workflow: Workflow[Any, Any], text: str | None) -> Any:
@@ -72,18 +80,41 @@ def _data(workflow: Workflow[Any, Any], text: str | None) -> Any:
         raise CommandError(Exit.USAGE, "--data is not the JSON of what this workflow declares as its data") from None
 
 
-def _lived(workflow: Workflow[Any, Any], workflow_id: str | None, life: Life) -> Ended:
-    """See a run to its end; the first signal drains it, the second aborts the drain, the third kills."""
+def _lived(workflow: Workflow[Any, Any], workflow_id: str | None, life: Life, settle: Settle) -> Ended:
+    """See a run to its end; the first signal drains it, the second aborts the drain, the third kills. How it ended is
+    settled before the event loop is taken down, which may wait for threads of the user's.
+    """
+    ended = Ended(workflow_id, workflow.name, resumable=None)
+    known = False
+
+    def settled(**how: Any) -> Ended:
+        nonlocal ended, known
+        ended, known = replace(ended, **how), True
+        settle(ended)
+        return ended
 
     async def whole() -> Ended:
         try:
             end = await life(token)
-        except Exception as error:
-            return Ended(workflow_id, workflow.name, error=error, resumable=await _resumable(workflow, workflow_id))
-        return Ended(workflow_id, workflow.name, state=end)
+        except _OF_THE_LOOP:
+            raise
+        except BaseException as error:
+            settled(error=error)
+            return settled(resumable=await _resumable(workflow, workflow_id))
+        return settled(state=end, resumable=False)
 
     with cancel_on_signals(CancellationToken()) as token:
-        return asyncio.run(whole())
+        try:
+            return asyncio.run(whole())
+        except BaseException as error:
+            if known:  # raised by what was left running, which is no part of the run
+                return ended
+            settled(error=error)
+            return settled(resumable=asyncio.run(_resumable(workflow, workflow_id)))
+
+
+_OF_THE_LOOP = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
+"""What asyncio lets through, or cancels everything with: the loop is no good any more."""
 
 
 async def _resumable(workflow: Workflow[Any, Any], workflow_id: str | None) -> bool | None:
@@ -96,7 +127,7 @@ async def _resumable(workflow: Workflow[Any, Any], workflow_id: str | None) -> b
         return None
 
 
-WORDS = {
+WORDS: dict[int, str] = {
     Exit.DONE: "completed",
     Exit.FAILED: "failed",
     Exit.USAGE: "usage",
@@ -115,8 +146,8 @@ def report(ended: Ended, *, as_json: bool) -> None:
     if ended.error is None:
         line = f"{name}: completed in {label_text(ended.state)}"
     else:
-        line = f"{name}: {WORDS[ended.code]}: {told(ended.error)}"
-        line += _REMEDY[ended.resumable] if ended.code in _ENDED else ""
+        line = f"{name}: {ended.outcome}: {told(ended.error)}"
+        line += _REMEDY[ended.resumable] if ended.outcome in _ENDED else ""
     if as_json:
         say_json(_described(ended))
     if ended.error is not None:
@@ -125,11 +156,11 @@ def report(ended: Ended, *, as_json: bool) -> None:
         say(printable(line))
 
 
-_ENDED = (Exit.FAILED, Exit.CANCELLED, Exit.TIMED_OUT)
+_ENDED = ("failed", "cancelled", "timed out", "exited", "interrupted")
 _REMEDY = {True: " [resumable]", False: " [not resumable]", None: ""}
 
 
-def told(error: Exception) -> str:
+def told(error: BaseException) -> str:
     """The message of an error whose messages are ours; of any other only the type."""
     if isinstance(error, CommandError):
         return str(error)
@@ -142,7 +173,7 @@ def _described(ended: Ended) -> dict[str, Any]:
     return {
         "id": ended.workflow_id,
         "workflow": ended.workflow,
-        "outcome": WORDS[ended.code],
+        "outcome": ended.outcome,
         "state": None if ended.error is not None else label_text(ended.state),
         "resumable": ended.resumable,
         "error": None if ended.error is None else error_described(ended.error),
@@ -150,7 +181,7 @@ def _described(ended: Ended) -> dict[str, Any]:
     }
 
 
-def error_described(error: Exception) -> dict[str, Any]:
+def error_described(error: BaseException) -> dict[str, Any]:
     """An error for programs. The messages of others than cano may hold anything, so they are left out."""
     described = {"type": type(error).__name__, "category": None, "message": None, "state": None, "attempt": None}
     if isinstance(error, CommandError):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
+
+_STDOUT, _STDERR = 1, 2
+
+_kept: list[TextIO] = []
+"""Where documents go while stdout is kept for them."""
 
 
 def prepare() -> None:
@@ -16,6 +23,58 @@ def prepare() -> None:
             reconfigure(errors="backslashreplace")
 
 
+@contextmanager
+def kept_for_documents(*, for_good: bool) -> Iterator[None]:
+    """Let stdout hold what `say_json` writes and nothing else: what the user's code, its threads and its child processes
+    write there goes to stderr, while the block lasts or, with `for_good`, until the process ends.
+    """
+    stdout = sys.stdout
+    if stdout is None:  # the process was started without one
+        yield
+        return
+    copy = _diverted()
+    _kept.append(_opened(copy) if _is_of(stdout, _STDOUT) else stdout)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        if not for_good:
+            sys.stdout = stdout
+            _kept.pop()
+            _flush()
+            os.dup2(copy, _STDOUT)
+            os.close(copy)
+
+
+def _diverted() -> int:
+    """Let file descriptor 1 lead to where 2 leads. Returns where it led to, on a descriptor that no child inherits."""
+    _flush()
+    copy = os.dup(_STDOUT)
+    try:
+        os.dup2(_STDERR, _STDOUT)
+    except OSError:  # there is no stderr
+        _lead_nowhere(_STDOUT)
+    return copy
+
+
+def _opened(descriptor: int) -> TextIO:
+    return open(descriptor, "w", encoding="ascii", closefd=False)
+
+
+def _is_of(stream: TextIO, descriptor: int) -> bool:
+    try:
+        return stream.fileno() == descriptor
+    except (OSError, ValueError):  # one in memory
+        return False
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.__stdout__):
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.flush()
+
+
 def say(text: str) -> None:
     """Write a result."""
     _write(sys.stdout, text)
@@ -23,7 +82,7 @@ def say(text: str) -> None:
 
 def say_json(value: Any) -> None:
     """Write a result for programs: one JSON document, in ASCII."""
-    _write(sys.stdout, json.dumps(value, indent=2, allow_nan=False))
+    _write(_kept[-1] if _kept else sys.stdout, json.dumps(value, indent=2, allow_nan=False))
 
 
 def complain(text: str) -> None:
@@ -37,12 +96,11 @@ def _write(stream: TextIO | None, text: str) -> None:
     try:
         stream.write(f"{text}\n")
         stream.flush()
-    except BrokenPipeError:
-        _hush(stream)
+    except BrokenPipeError:  # what is still buffered goes nowhere, or Python would complain when it exits
+        _lead_nowhere(stream.fileno())
 
 
-def _hush(stream: TextIO) -> None:
-    """Nobody reads any more. What is still buffered goes nowhere, or Python would complain when it exits."""
+def _lead_nowhere(descriptor: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
+    os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -14,6 +14,9 @@ from cano.errors import CanoError
 from cano.workflow.plan import label_of
 from cano.workflow.workflow import Workflow
 
+_ITS_OWN = (CanoError, SystemExit, KeyboardInterrupt)
+"""What has an exit code of its own."""
+
 
 def workflow_at(name: str) -> Workflow[Any, Any]:
     """The workflow called `package.module:attribute`, or what a function of that name returns, called without arguments.
@@ -23,6 +26,7 @@ def workflow_at(name: str) -> Workflow[Any, Any]:
     Raises:
         CommandError: it is not there, is no workflow, or its module or function raised.
         CanoError: raised by the module or function, such as a ConfigurationError of the definition.
+        SystemExit, KeyboardInterrupt: likewise.
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
@@ -40,13 +44,13 @@ def _module(name: str) -> Any:
         return pkgutil.resolve_name(f"{name}:")
     except ValueError:
         raise CommandError(Exit.USAGE, f"{name!r} is no name of a module") from None
-    except CanoError:
+    except _ITS_OWN:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise CommandError(Exit.NOT_FOUND, f"no module {name!r} in the current directory or on Python's path") from error
         raise _raised(f"importing {name}", error) from error
-    except Exception as error:
+    except BaseException as error:
         raise _raised(f"importing {name}", error) from error
 
 
@@ -69,9 +73,9 @@ def _called(factory: Any, name: str) -> Workflow[Any, Any]:
         pass
     try:
         made = factory()
-    except CanoError:
+    except _ITS_OWN:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _raised(f"calling {name}", error) from error
     if not isinstance(made, Workflow):
         if inspect.iscoroutine(made):
@@ -80,7 +84,7 @@ def _called(factory: Any, name: str) -> Workflow[Any, Any]:
     return made
 
 
-def _raised(what: str, error: Exception) -> CommandError:
+def _raised(what: str, error: BaseException) -> CommandError:
     return CommandError(Exit.FAILED, f"{what} raised {type(error).__name__}; --traceback shows where")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from cano.errors import CanoError, WorkflowCancelledError, WorkflowTimeoutError
 from cano.observe.label import shown, state_name
 from cano.observe.tally import Family, Names, Number, Tally, Timing, counts, grouped, numbers, timings
+from cano.observer import Outcome
 
 T = TypeVar("T", Number, Timing)
 
@@ -44,6 +45,26 @@ class RunCounts:
         self.compensations: Tally[Number] = Tally(Number, _workflow, lock)  # workflow, result
         self.clears: Tally[Number] = Tally(Number, _workflow, lock)
         self.teardowns: Tally[Number] = Tally(Number, _workflow, lock)
+
+    def expect_runs(self, workflow: str) -> None:
+        """Have the series of a workflow's runs begin at 0: what only appears with its first failure looks like no increase."""
+        self.active.find((workflow,))
+        for outcome in get_args(Outcome):
+            self.runs.find((workflow, outcome))
+        for result in ("ok", "err"):
+            self.compensations.find((workflow, result))
+        for tally in (self.resumes, self.clears, self.teardowns):
+            tally.find((workflow,))
+
+    def expect_task(self, workflow: str, state: Any, task: str, kind: str) -> None:
+        """Have the series of a task's failures begin at 0."""
+        self.retries.find((workflow, task))
+        self.refusals.find((workflow, task))
+        if kind == "stream":
+            self.windows.find((workflow, state.__class__, state))
+            self.outputs.find((workflow, state.__class__, state))
+            for lettered in ("true", "false"):
+                self.drops.find((workflow, state.__class__, state, lettered))
 
     def families(self) -> list[Family]:
         """The metrics as they are now, all of one moment."""

@@ -105,6 +105,8 @@ class OpenTelemetryObserver(WorkflowObserver):
             from opentelemetry import context, trace  # noqa: PLC0415  (an extra, imported on first use)
         except ImportError:
             raise ConfigurationError("OpenTelemetryObserver needs OpenTelemetry: pip install cano[otel]") from None
+        if tracer is not None and not callable(getattr(tracer, "start_span", None)):
+            raise ConfigurationError(f"tracer must be an OpenTelemetry Tracer, not a {type(tracer).__name__}")
         self._context = context
         self._trace = trace
         self._tracer = trace.get_tracer("cano") if tracer is None else tracer

@@ -62,6 +62,8 @@ class ProgressObserver(WorkflowObserver):
             from rich.console import Console  # noqa: PLC0415  (an extra, imported on first use)
         except ImportError:
             raise ConfigurationError("ProgressObserver needs rich: pip install cano[progress]") from None
+        if console is not None and not isinstance(console, Console):
+            raise ConfigurationError(f"console must be a rich Console, not a {type(console).__name__}")
         self._refresh = seconds(refresh, "refresh")
         if self._refresh == 0:
             raise ConfigurationError("refresh must be above 0")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cano.errors import ConfigurationError
 from cano.observe.metrics import RunCounts, outcome_of
-from cano.observe.tally import Family, Histogram, Number, Tally
+from cano.observe.tally import SERIES, Family, Histogram, Number, Tally
 from cano.observe.watched import Watched
 from cano.observer import (
     Checkpointed,
@@ -22,6 +22,7 @@ from cano.observer import (
     StateEntered,
     TaskEvent,
     TaskFailed,
+    TaskStarted,
     TaskSucceeded,
     TeardownFailed,
     WindowFlushed,
@@ -60,24 +61,37 @@ class PrometheusObserver(WorkflowObserver):
         self._counts = RunCounts()
         self._lock = self._counts.lock
         self._watched = Watched()
+        self._expected: set[Any] = set()
+        if not isinstance(watch, Iterable):
+            raise ConfigurationError(f"watch must be several things to watch, not a {type(watch).__name__}")
         for thing in watch:
             self.watch(thing)
+        if registry is not None and not callable(getattr(registry, "register", None)):
+            raise ConfigurationError(f"registry must be a CollectorRegistry, not a {type(registry).__name__}")
         self._registry = prometheus_client.REGISTRY if registry is None else registry
         self._open = True
         try:
             self._registry.register(self)
         except ValueError:
-            raise ConfigurationError("the registry has a PrometheusObserver already: share that one, or close it") from None
+            raise ConfigurationError(
+                "the registry has metrics of these names already, perhaps a PrometheusObserver's: share that one, or close it"
+            ) from None
 
     def watch(self, thing: Any, name: str | None = None) -> Self:
-        """Export what a `CircuitBreaker`, a rate limiter or a `Scheduler` has counted, and return the observer.
+        """Export what a `CircuitBreaker`, a rate limiter or a `Scheduler` has counted, and return the observer. Given a
+        `Workflow`, have its series begin at 0 now, and not with its first run.
 
-        `name` is the value of its label; default its own name, else that of its class. Things of one name are added up.
+        `name` is the value of the label; default its own name, else that of its class. Things of one name are added up.
 
         Raises:
             ConfigurationError: it is none of these.
         """
-        self._watched.add(thing, name)
+        if name is not None and not isinstance(name, str):
+            raise ConfigurationError(f"name must be a str, not a {type(name).__name__}")
+        if callable(getattr(thing, "orchestrate", None)):
+            self._expect(thing.name)
+        else:
+            self._watched.add(thing, name)
         return self
 
     def close(self) -> None:
@@ -120,6 +134,8 @@ class PrometheusObserver(WorkflowObserver):
     # -- what runs tell ---------------------------------------------------------------------------------------------
 
     def on_run_start(self, event: RunStarted) -> None:
+        if event.workflow not in self._expected:
+            self._expect(event.workflow)
         cell = self._counts.active.find((event.workflow,))
         with self._lock:
             cell.value += 1
@@ -138,6 +154,12 @@ class PrometheusObserver(WorkflowObserver):
         cell = self._counts.states.find((event.workflow, event.state.__class__, event.state))
         with self._lock:
             cell.value += 1
+
+    def on_task_start(self, event: TaskStarted) -> None:
+        known = (event.workflow, event.state, event.task)
+        if known not in self._expected:
+            self._remember(known)
+            self._counts.expect_task(event.workflow, event.state, event.task, event.kind)
 
     def on_task_success(self, event: TaskSucceeded) -> None:
         self._ended(event, "completed")
@@ -181,6 +203,14 @@ class PrometheusObserver(WorkflowObserver):
 
     def on_teardown_failed(self, event: TeardownFailed) -> None:
         self._one_more(self._counts.teardowns, event.workflow)
+
+    def _expect(self, workflow: str) -> None:
+        self._remember(workflow)
+        self._counts.expect_runs(workflow)
+
+    def _remember(self, known: Any) -> None:
+        if len(self._expected) < SERIES:
+            self._expected.add(known)
 
     def _one_more(self, tally: Tally[Number], *told: Any) -> None:
         cell = tally.find(told)

@@ -53,7 +53,7 @@ class Watched:
             self._limiters = self._with(self._limiters, thing, name)
         else:
             raise ConfigurationError(
-                f"only a circuit breaker, a rate limiter or a Scheduler can be watched, not a {_type(thing)}"
+                f"only a circuit breaker, a rate limiter, a Scheduler or a Workflow can be watched, not a {_type(thing)}"
             )
 
     def _with(self, known: tuple[tuple[str, Any], ...], thing: Any, name: str | None) -> tuple[tuple[str, Any], ...]:

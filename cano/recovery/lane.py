@@ -93,6 +93,7 @@ class Lane:
         self._shared: aiosqlite.Connection | None = None
         self._private: tuple[aiosqlite.Connection, Guard] | None = None
         self._has_tables = False
+        self.schema = 0
         self._opening = asyncio.Lock()
         self._turn = asyncio.Lock()
         self._pending: deque[_Write] = deque()
@@ -207,7 +208,9 @@ class Lane:
         return {run for (run,) in await connection.execute_fetchall(insert(size), parameters(rows, size))}
 
     async def _delete(self, group: list[_Write]) -> set[str]:
-        connection = await self._open(create=False)
+        connection = None
+        if await self._open(create=False) is not None:
+            connection = await self._open(create=True)
         if connection is not None:
             size = padded(len(group))
             runs = [entry.workflow_id for entry in group]
@@ -273,13 +276,13 @@ class Lane:
                     await settled(self._keeper.aclose())
             finally:
                 self._shared = self._private = self._keeper = None
-                self._has_tables = False
+                self._has_tables, self.schema = False, 0
 
     async def _open(self, *, create: bool) -> aiosqlite.Connection | None:
-        """The shared connection; with `create` the tables are made if need be, without it None is given if there are
-        none.
+        """The shared connection. With `create` it is for writing: the tables are made or brought up to date if need be.
+        Without it nothing is changed, and None is given if there are no tables.
         """
-        if self._has_tables:
+        if self._has_tables or (self.schema and not create):
             return self._shared
         async with self._opening:
             if self._shared is None:
@@ -287,8 +290,8 @@ class Lane:
                     return None
                 self._shared = await settled(self._connect())
             if not self._has_tables:
-                self._has_tables = await self._checked("open the log", settled(self._prepare(self._shared, create=create)))
-            return self._shared if self._has_tables else None
+                await self._checked("open the log", settled(self._prepare(self._shared, create=create)))
+            return self._shared if self.schema else None
 
     async def _open_private(self) -> tuple[aiosqlite.Connection, Guard]:
         await self._open(create=True)
@@ -323,13 +326,12 @@ class Lane:
         opened: aiosqlite.Connection = connection
         return opened
 
-    async def _prepare(self, connection: aiosqlite.Connection, *, create: bool) -> bool:
-        """Check the version before anything is changed; then bring older tables up to date, and with `create` make what is
-        missing. True if there are tables.
-        """
+    async def _prepare(self, connection: aiosqlite.Connection, *, create: bool) -> None:
+        """Check the version; then, with `create`, make what is missing or bring older tables up to date."""
         known = await self._version(connection)
-        if known is None and not create:
-            return False
+        self.schema = known or 0
+        if not create:
+            return
         await patiently(connection, "PRAGMA journal_mode = WAL")
         await connection.execute_fetchall(f"PRAGMA synchronous = {self._synchronous}")
         if known != VERSION:
@@ -342,7 +344,7 @@ class Lane:
             except BaseException:
                 await connection.rollback()
                 raise
-        return True
+        self._has_tables, self.schema = True, VERSION
 
     async def _version(self, connection: aiosqlite.Connection) -> int | None:
         exists = await connection.execute_fetchall("SELECT 1 FROM sqlite_master WHERE name = 'cano_schema'")

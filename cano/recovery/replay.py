@@ -97,6 +97,8 @@ def replay(workflow_id: str, rows: Sequence[CheckpointRow]) -> ResumePoint | Non
         )
     cursors = [row for row in ordered if row.kind is RowKind.STEP_CURSOR and row.visit == last.visit]
     newest = cursors[-1] if cursors else None
+    if newest is not None and newest.blob is None:
+        raise CheckpointStoreError(f"the log of run {workflow_id!r} is damaged: row {newest.sequence} has no cursor")
     return ResumePoint(
         state=last.state,
         again=True,

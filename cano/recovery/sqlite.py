@@ -16,7 +16,7 @@ from cano.recovery.checkpoint import CheckpointRow, RowKind
 from cano.recovery.claims import locked
 from cano.recovery.lane import Lane
 from cano.recovery.schema import FAILED, STORED
-from cano.recovery.summary import SUMMARIES, RunSummary, summary
+from cano.recovery.summary import RunSummary, summaries, summary
 from cano.recovery.transaction import SqliteTransaction
 
 T = TypeVar("T")
@@ -105,8 +105,10 @@ class SqliteCheckpointStore:
         return [workflow_id for (workflow_id,) in found]
 
     async def summaries(self) -> list[RunSummary]:
-        """What the log tells of each run that it holds, without its payloads; sorted by id."""
-        return [summary(values) for values in await self._lane.read(SUMMARIES)]
+        """What the log tells of each run that it holds, without its payloads; sorted by id. Changes nothing in the file."""
+        lane = self._lane
+        await lane.probe()
+        return [summary(values) for values in await lane.read(summaries(lane.schema))]
 
     def introduce(self, workflow_id: str, workflow: str) -> None:
         """Name the workflow of a run for `summaries`, until its claim ends; see `Noting`."""

@@ -384,3 +384,28 @@ async def test_many_threads_at_one_number_lose_none_and_every_scrape_sees_a_sum_
     await asyncio.to_thread(all_of_it)
     assert wrong == []
     assert metrics.scrape()[f"cano_task_duration_seconds_count{labels}"] == 80_000
+
+
+async def test_what_can_go_wrong_is_counted_from_zero_when_a_workflow_is_watched_or_first_run() -> None:
+    registry = CollectorRegistry()
+    observer = PrometheusObserver(registry)
+    nightly = Workflow[str](name="nightly", observers=[observer])
+    observer.watch(nightly)
+    failed = {"workflow": "nightly", "outcome": "failed"}
+    assert registry.get_sample_value("cano_workflow_runs_total", failed) == 0
+    assert registry.get_sample_value("cano_compensations_run_total", {"workflow": "nightly", "result": "err"}) == 0
+    seen: list[float | None] = []
+
+    class Reads(Probe):
+        async def flush_window(self, ctx: Any, outputs: list[int]) -> None:
+            labels = {"workflow": "nightly", "state": "work", "dead_lettered": "true"}
+            seen.append(registry.get_sample_value("cano_stream_items_dropped_total", labels))
+
+    await nightly.register("work", Reads(numbers(1, 2))).add_exit_state("done").orchestrate("work")
+    assert seen == [0]
+
+
+@pytest.mark.parametrize(("registry", "watch"), [(3, ()), (None, 3), (None, [3])])
+async def test_what_is_no_registry_and_nothing_to_watch_is_refused(registry: Any, watch: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        PrometheusObserver(registry, watch=watch)

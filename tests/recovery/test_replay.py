@@ -173,3 +173,12 @@ def test_the_rows_are_not_changed() -> None:
     before = [replace(row) for row in rows]
     replay("r", rows)
     assert rows == before
+
+
+def test_a_cursor_row_without_a_cursor_is_damage_and_never_a_start_from_nothing() -> None:
+    rows = [
+        CheckpointRow(0, RowKind.STATE_ENTRY, "A", "task"),
+        CheckpointRow(1, RowKind.STEP_CURSOR, "A", "task", blob=None),
+    ]
+    with pytest.raises(CheckpointStoreError, match="row 1 has no cursor"):
+        replay("r", rows)

@@ -147,26 +147,50 @@ async def test_windows_are_counted_over_all_visits_and_through_resumes(tmp_path:
 # -- the older schema ---------------------------------------------------------------------------------------------------
 
 
-async def test_an_older_log_is_brought_up_to_date_when_it_is_opened_and_nothing_is_lost(tmp_path: Path) -> None:
-    path = Path(shutil.copy(GOLDEN, tmp_path / "runs.db"))
+def content(path: Path) -> tuple[list[Any], list[Any]]:
     with closing(sqlite3.connect(path)) as database:
-        before = database.execute("SELECT * FROM cano_checkpoints ORDER BY workflow_id, sequence").fetchall()
+        return (
+            database.execute("SELECT version FROM cano_schema").fetchall(),
+            database.execute("SELECT * FROM cano_checkpoints ORDER BY workflow_id, sequence").fetchall(),
+        )
+
+
+@pytest.mark.parametrize("name", ["v1.db", "v2.db"])
+async def test_looking_changes_not_a_byte(name: str, tmp_path: Path) -> None:
+    path = Path(shutil.copy(GOLDEN.parent / name, tmp_path / "copy.db"))
+    with closing(sqlite3.connect(path)) as database:  # as a backup is
+        database.execute("PRAGMA journal_mode = DELETE")
+    before = path.read_bytes()
+    async with SqliteCheckpointStore(path) as store:
+        assert len(await store.summaries()) == len(await store.list_runs()) == 13
+        assert len(await store.load_run("stream")) == 2
+        assert len(await store.summaries()) == 13
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["copy.db"]
+
+
+async def test_an_older_log_can_be_looked_at_and_is_brought_up_to_date_by_the_first_write(tmp_path: Path) -> None:
+    path = Path(shutil.copy(GOLDEN, tmp_path / "runs.db"))
+    _, before = content(path)
     store = SqliteCheckpointStore(path)
     runs = {run.workflow_id: run for run in await store.summaries()}
     assert runs["stream"].written_at is None
     assert (runs["stream"].workflow, runs["stream"].windows, runs["stream"].workflow_version) == ("", 2, 3)
     assert runs["rollback"].rolling_back
-    with closing(sqlite3.connect(path)) as database:
-        after = database.execute("SELECT * FROM cano_checkpoints ORDER BY workflow_id, sequence").fetchall()
-        assert [row[: len(before[0])] for row in after] == before
+    assert content(path) == ([(1,)], before)
+    await store.append("new", entry(0))
+    version, after = content(path)
+    assert version == [(2,)]
+    assert [row[: len(before[0])] for row in after if row[0] != "new"] == before
+    assert {run.workflow_id: run for run in await store.summaries() if run.workflow_id != "new"} == runs
     await store.close()
 
 
-async def test_many_that_open_an_older_log_at_once_bring_it_up_to_date_once(tmp_path: Path) -> None:
+async def test_many_that_write_to_an_older_log_at_once_bring_it_up_to_date_once(tmp_path: Path) -> None:
     path = Path(shutil.copy(GOLDEN, tmp_path / "runs.db"))
     stores = [SqliteCheckpointStore(path) for _ in range(8)]
-    found = await asyncio.gather(*(store.summaries() for store in stores))
-    assert all(runs == found[0] for runs in found)
+    await asyncio.gather(*(store.append(f"run {number}", entry(0)) for number, store in enumerate(stores)))
+    assert len(await stores[0].summaries()) == 13 + 8
     for store in stores:
         await store.close()
 
@@ -174,7 +198,7 @@ async def test_many_that_open_an_older_log_at_once_bring_it_up_to_date_once(tmp_
 async def test_code_of_the_older_version_goes_on_writing_to_a_log_that_was_brought_up_to_date(tmp_path: Path) -> None:
     path = Path(shutil.copy(GOLDEN, tmp_path / "runs.db"))
     store = SqliteCheckpointStore(path)
-    await store.summaries()
+    await store.append("new", entry(0))
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute(
             "INSERT INTO cano_checkpoints (workflow_id, sequence, kind, state, task, visit, workflow_version) "
@@ -189,28 +213,44 @@ async def test_a_migration_that_dies_half_way_leaves_the_older_log(tmp_path: Pat
     from cano.recovery import lane
 
     path = Path(shutil.copy(GOLDEN, tmp_path / "runs.db"))
-    good = dict(lane.MIGRATIONS)
+    good, before = dict(lane.MIGRATIONS), content(path)
     monkeypatch.setitem(lane.MIGRATIONS, 1, good[1] + "SELECT nonsense;\n")
     store = SqliteCheckpointStore(path)
     with pytest.raises(CheckpointStoreError):
-        await store.summaries()
+        await store.append("new", entry(0))
     await store.close()
-    with closing(sqlite3.connect(path)) as database:
-        assert database.execute("SELECT version FROM cano_schema").fetchall() == [(1,)]
-        assert "written_at" not in str(database.execute("SELECT sql FROM sqlite_master").fetchall())
+    assert content(path) == before
     monkeypatch.setitem(lane.MIGRATIONS, 1, good[1])
-    assert len(await store.summaries()) == 13
+    await store.append("new", entry(0))
+    assert len(await store.summaries()) == 14
     await store.close()
 
 
-async def test_a_summary_of_a_damaged_row_is_refused_and_names_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage", ["kind = 'NONSENSE'", "state = x'00'", "visit = 'many'", "written_at = 'then'", "written_at = 1e300"]
+)
+async def test_a_damaged_row_is_told_as_such_and_hides_no_other_run(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "runs.db"
     store = SqliteCheckpointStore(path)
-    await store.append("r", entry(0))
+    for run in ("a", "b", "c"):
+        await store.append(run, entry(0))
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("UPDATE cano_checkpoints SET kind = 'NONSENSE'")
-    with pytest.raises(CheckpointStoreError, match="'r' is damaged"):
-        await store.summaries()
+        database.execute(f"UPDATE cano_checkpoints SET {damage} WHERE workflow_id = 'b'")
+    runs = await store.summaries()
+    assert [(run.workflow_id, run.damaged) for run in runs] == [("a", False), ("b", True), ("c", False)]
+    assert runs[1].kind is None
+    await store.close()
+
+
+async def test_a_resume_is_no_progress_and_is_counted(tmp_path: Path) -> None:
+    store, moments = SqliteCheckpointStore(tmp_path / "runs.db"), [MOMENT + timedelta(hours=hour) for hour in range(9)]
+    probe = Probe(numbers(1, 9), process=failing)
+    for attempt in range(3):
+        with clock.replaced(wall=lambda attempt=attempt: moments[attempt]), pytest.raises(TaskExecutionError):
+            await flow(store, probe).orchestrate("work", workflow_id="r", if_exists="resume")
+    (run,) = await store.summaries()
+    assert (run.progressed_at, run.written_at, run.failed_at) == (moments[0], moments[2], moments[2])
+    assert (run.resumes, run.windows, run.rows) == (2, 3, 4)
     await store.close()
 
 

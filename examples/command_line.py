@@ -15,7 +15,7 @@ Prints:
     copy-1: failed: task_execution: a read of the source of Copy raised OSError (state COPY, attempt 1) [resumable]
     (exit code 1)
     $ cano show runs.db copy-1 --values
-    run copy-1 of copy: COPY, 1 window, written 0s ago, last error OSError (task_execution)
+    run copy-1 of copy: COPY, 1 window, progressed 0s ago, last error OSError (task_execution)
     SEQ  KIND         STATE  TASK  VISIT  NEXT  VERSION  BLOB  DATA
     0    STATE_ENTRY  COPY   Copy  0      -     0        -     -
     1    STEP_CURSOR  COPY   Copy  0      -     0        1 B   -

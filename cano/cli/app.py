@@ -70,7 +70,7 @@ def _help() -> str:
 
 
 def runs(log_path: Log, /, *, json: Json = False, traceback: Trace = False) -> int:
-    """List the runs of LOG: state, visit, time since the last row, windows and last error."""
+    """List the runs of LOG: state, visit, time since they progressed, windows, resumes and last error."""
     return _asked(lambda: list_runs(log_path, as_json=json), json, traceback)
 
 

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cano.cli.codes import CommandError, Exit
-from cano.cli.output import say, say_json
+from cano.cli.output import complain, say, say_json
 from cano.cli.text import age, printable, table
 from cano.clock import wall
-from cano.errors import CheckpointStoreError
 from cano.recovery.checkpoint import CheckpointRow
 from cano.recovery.sqlite import SqliteCheckpointStore
 from cano.recovery.summary import RunSummary
 
-RUNS = ("ID", "WORKFLOW", "STATE", "VISIT", "AGE", "WINDOWS", "ERROR")
+RUNS = ("ID", "WORKFLOW", "STATE", "VISIT", "AGE", "WINDOWS", "RESUMES", "ERROR")
 ROWS = ("SEQ", "KIND", "STATE", "TASK", "VISIT", "NEXT", "VERSION", "BLOB", "DATA")
 
 
@@ -30,13 +29,21 @@ def open_log(path: str) -> SqliteCheckpointStore:
     """The log at `path`, which has to be there already: nothing is created.
 
     Raises:
-        CommandError: there is no file, or it is no log.
+        CommandError: there is no file, it is no log, or this user may not read it.
     """
-    if not os.path.exists(path):
-        raise CommandError(Exit.NOT_FOUND, f"no log at {path!r}")
+    try:
+        os.stat(path)
+    except PermissionError as error:
+        raise CommandError(Exit.REFUSED, f"this user may not look for {path!r}; {_BY_WHOM}") from error
+    except (OSError, ValueError) as error:
+        raise CommandError(Exit.NOT_FOUND, f"no log at {path!r}") from error
     if not _is_log(path):
         raise CommandError(Exit.REFUSED, f"{path!r} is no log of cano; it was left untouched")
     return SqliteCheckpointStore(path)
+
+
+_BY_WHOM = "look as the user that writes it, or at a copy made by VACUUM INTO"
+_DENIED = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
 
 
 def _is_log(path: str) -> bool:
@@ -45,17 +52,34 @@ def _is_log(path: str) -> bool:
         with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=rw", uri=True)) as database:
             found = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'cano_schema'").fetchone()
     except sqlite3.Error as error:
-        raise CommandError(Exit.REFUSED, f"SQLite cannot read {path!r}: {error}; it was left untouched") from error
+        raise CommandError(Exit.REFUSED, f"{_unreadable(path, error)}; it was left untouched") from error
     return found is not None
 
 
-def list_runs(path: str, *, as_json: bool) -> None:
-    """`cano runs`: the runs of a log."""
+def _unreadable(path: str, error: sqlite3.Error) -> str:
+    """Why, and what to do if it is for want of permission. A log is read with the help of a file beside it, so it is no
+    damage if reading is seen as an attempt to write.
+    """
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if os.path.isdir(path) or code not in _DENIED:
+        return f"SQLite cannot read {path!r}: {error}"
+    if not os.access(path, os.R_OK):
+        return f"this user may not read {path!r}; {_BY_WHOM}"
+    return f"this user may not write beside {path!r}, and SQLite reads a log through a -shm file there; {_BY_WHOM}"
+
+
+def list_runs(path: str, *, as_json: bool) -> Exit:
+    """`cano runs`: the runs of a log. Says so, too, if some are damaged."""
     runs, now = asyncio.run(_runs(path)), wall()
     if as_json:
         say_json([described(run, now) for run in runs])
-        return
-    say(table(RUNS, [_line(run, now) for run in runs]))
+    else:
+        say(table(RUNS, [_line(run, now) for run in runs]))
+    damaged = sum(run.damaged for run in runs)
+    if not damaged:
+        return Exit.DONE
+    complain(f"cano: {damaged} damaged {'run' if damaged == 1 else 'runs'}: restore a backup, or forget them with cano clear")
+    return Exit.REFUSED
 
 
 async def _runs(path: str) -> list[RunSummary]:
@@ -64,7 +88,7 @@ async def _runs(path: str) -> list[RunSummary]:
 
 
 def described(run: RunSummary, now: datetime) -> dict[str, Any]:
-    """A run for programs: moments in ISO 8601, UTC, and ages in seconds."""
+    """A run for programs: moments in ISO 8601, UTC, and ages in seconds. Its age is the time since it last progressed."""
     return {
         "id": run.workflow_id,
         "workflow": run.workflow,
@@ -72,13 +96,16 @@ def described(run: RunSummary, now: datetime) -> dict[str, Any]:
         "task": run.task,
         "visit": run.visit,
         "next_state": run.next_state,
-        "kind": str(run.kind),
+        "kind": None if run.kind is None else str(run.kind),
+        "damaged": run.damaged,
         "rolling_back": run.rolling_back,
         "windows": run.windows,
         "rows": run.rows,
         "workflow_version": run.workflow_version,
         "written_at": _moment(run.written_at),
-        "age_seconds": _age(run.written_at, now),
+        "progressed_at": _moment(run.progressed_at),
+        "age_seconds": _age(run.progressed_at, now),
+        "resumes": run.resumes,
         "error_type": run.error_type,
         "error_category": run.error_category,
         "failed_at": _moment(run.failed_at),
@@ -86,13 +113,16 @@ def described(run: RunSummary, now: datetime) -> dict[str, Any]:
 
 
 def _line(run: RunSummary, now: datetime) -> tuple[str, ...]:
+    if run.damaged:
+        return (run.workflow_id, "", "damaged", *[""] * 5)
     return (
         run.workflow_id,
         run.workflow,
         _where(run),
         str(run.visit),
-        age(_age(run.written_at, now)),
+        age(_age(run.progressed_at, now)),
         str(run.windows),
+        str(run.resumes),
         run.error_type or "",
     )
 
@@ -109,7 +139,8 @@ def _moment(moment: datetime | None) -> str | None:
 
 
 def _age(moment: datetime | None, now: datetime) -> float | None:
-    return None if moment is None else (now - moment).total_seconds()
+    """In seconds; clocks that disagree make no negative ages."""
+    return None if moment is None else max((now - moment).total_seconds(), 0.0)
 
 
 def show_run(path: str, workflow_id: str, *, values: bool, as_json: bool) -> None:
@@ -134,23 +165,17 @@ async def _log(path: str, workflow_id: str) -> tuple[list[CheckpointRow], RunSum
         rows = await store.load_run(workflow_id)
         if not rows:
             _not_found(path, workflow_id)
-        return rows, await _summary(store, workflow_id)
-
-
-async def _summary(store: SqliteCheckpointStore, workflow_id: str) -> RunSummary | None:
-    try:
-        return next((run for run in await store.summaries() if run.workflow_id == workflow_id), None)
-    except CheckpointStoreError:  # another run is damaged, which is no reason to hide this one
-        return None
+        return rows, next((run for run in await store.summaries() if run.workflow_id == workflow_id), None)
 
 
 def _headline(run: RunSummary, now: datetime) -> str:
-    written = age(_age(run.written_at, now))
+    progressed = age(_age(run.progressed_at, now))
     parts = [
         f"run {run.workflow_id} of {run.workflow or 'a workflow'}: {_where(run)}",
         f"{run.windows} windows" if run.windows != 1 else "1 window",
     ]
-    parts += [f"written {written} ago"] if written else []
+    parts += [f"progressed {progressed} ago"] if progressed else []
+    parts += [f"resumed {run.resumes} times" if run.resumes != 1 else "resumed once"] if run.resumes else []
     parts += [f"last error {run.error_type} ({run.error_category})"] if run.error_type else []
     return printable(", ".join(parts))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
-import pkgutil
 import sys
 from typing import Any
 
@@ -40,10 +40,10 @@ def workflow_at(name: str) -> Workflow[Any, Any]:
 
 
 def _module(name: str) -> Any:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise CommandError(Exit.USAGE, f"{name!r} is no name of a module")
     try:
-        return pkgutil.resolve_name(f"{name}:")
-    except ValueError:
-        raise CommandError(Exit.USAGE, f"{name!r} is no name of a module") from None
+        return importlib.import_module(name)
     except _ITS_OWN:
         raise
     except ModuleNotFoundError as error:

@@ -87,7 +87,7 @@ def summary(values: tuple[Any, ...]) -> RunSummary:
     version, written_at, progressed_at, error_type, category, failed_at = rest
     try:
         return RunSummary(
-            workflow_id,
+            _typed(workflow_id, str),
             workflow=_typed(workflow, str),
             state=_typed(state, str),
             task=_typed(task, str),
@@ -106,7 +106,7 @@ def summary(values: tuple[Any, ...]) -> RunSummary:
             failed_at=_moment(failed_at),
         )
     except (TypeError, ValueError, OverflowError, OSError):
-        return RunSummary(str(workflow_id), damaged=True)
+        return RunSummary(workflow_id if isinstance(workflow_id, str) else repr(workflow_id), damaged=True)
 
 
 def _typed(value: Any, kind: type[T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,13 @@ def test_an_error_before_the_first_state_tells_of_the_log_or_the_definition(kind
 def test_any_other_error_is_a_failure() -> None:
     assert code_of(ValueError()) is Exit.FAILED
     assert code_of(CommandError(Exit.NOT_FOUND, "it")) is Exit.NOT_FOUND
+    assert code_of(GeneratorExit()) is Exit.FAILED
+
+
+@pytest.mark.parametrize(("code", "own"), [(None, 0), (0, 0), (9, 9), (256, 0), (-1, 255), (True, 1), ("text", 1), ([], 1)])
+def test_an_exit_of_the_users_keeps_the_code_that_python_would_give_it(code: Any, own: int) -> None:
+    assert code_of(SystemExit(code)) == own
+    assert code_of(KeyboardInterrupt()) == 130
 
 
 def table(text: str, pattern: str) -> list[int]:

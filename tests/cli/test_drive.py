@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -104,6 +106,110 @@ def test_an_unfinished_log_is_gone_on_with_or_discarded_only_if_asked(shop: Path
     assert (shop / "sum").read_text() == "15"
 
 
+ODD = """
+import asyncio, sys
+from pathlib import Path
+from cano import *
+
+
+class Odd(BaseException):
+    pass
+
+
+def thrown():
+    kind = Path("kind").read_text()
+    raise {"odd": Odd("the secret 4711"), "exit": SystemExit(9), "text": SystemExit("the secret 4711"),
+           "none": SystemExit(), "key": KeyboardInterrupt("the secret 4711"), "closed": GeneratorExit("the secret 4711"),
+           "value": ValueError("the secret 4711")}[kind]
+
+
+def hook(ctx):
+    thrown()
+
+
+async def task(ctx):
+    thrown()
+
+
+async def later(ctx):
+    await asyncio.sleep(0)
+    thrown()
+
+
+class Read(StreamTask):
+    window = Window(count=1)
+
+    def open(self, ctx, cursor):
+        return iter([1])
+
+    async def process_item(self, ctx, item):
+        return item, item
+
+    async def flush_window(self, ctx, outputs):
+        thrown()
+
+    async def on_close(self, ctx, reason):
+        return "end"
+
+
+workflow = Workflow(name="odd", checkpoint_store=SqliteCheckpointStore("runs.db"))
+workflow.register("task", task).register("later", later).register("read", Read()).add_exit_state("end")
+
+def factory():
+    thrown()
+
+if Path("at import").exists():
+    thrown()
+"""
+THROWN = [
+    ("odd", Exit.FAILED, "failed", "Odd"),
+    ("closed", Exit.FAILED, "failed", "GeneratorExit"),
+    ("exit", 9, "exited", "SystemExit"),
+    ("text", Exit.FAILED, "exited", "SystemExit"),
+    ("none", Exit.DONE, "exited", "SystemExit"),
+    ("key", 130, "interrupted", "KeyboardInterrupt"),
+]
+
+
+@pytest.fixture
+def odd(shop: Path) -> Iterator[Path]:
+    (shop / "odd.py").write_text(ODD)
+    yield shop
+    sys.modules.pop("odd", None)
+
+
+@pytest.mark.parametrize("state", ["task", "later", "read"])
+@pytest.mark.parametrize(("kind", "code", "outcome", "name"), THROWN)
+def test_whatever_a_hook_raises_is_one_line_and_one_document(
+    odd: Path, cano: InProcess, kind: str, code: int, outcome: str, name: str, state: str
+) -> None:
+    (odd / "kind").write_text(kind)
+    answer = cano("run", "odd:workflow", state, "--id", "a", "--json")
+    assert answer.code == code
+    assert answer.err == f"a: {outcome}: {name}; --traceback shows where [resumable]\n"
+    told = answer.json
+    assert (told["outcome"], told["state"], told["resumable"], told["exit_code"]) == (outcome, None, True, code)
+    assert (told["error"]["type"], told["error"]["message"]) == (name, None)
+    assert cano("resume", "odd:workflow", "a").err == answer.err
+    assert "Traceback" in cano("resume", "odd:workflow", "a", "--traceback").err
+
+
+@pytest.mark.parametrize("arguments", [("run", "odd:factory", "task"), ("graph", "odd:factory"), ("resume", "odd:factory", "a")])
+@pytest.mark.parametrize("at_import", [True, False])
+@pytest.mark.parametrize(("kind", "code", "outcome", "name"), [*THROWN, ("value", Exit.FAILED, "failed", "ValueError")])
+def test_whatever_a_module_or_a_factory_raises_is_one_line_and_one_document(
+    odd: Path, cano: InProcess, kind: str, code: int, outcome: str, name: str, at_import: bool, arguments: tuple[str, ...]
+) -> None:
+    (odd / "kind").write_text(kind)
+    if at_import:
+        (odd / "at import").touch()
+    answer = cano(*arguments, "--json")
+    assert (answer.code, answer.json["exit_code"]) == (code, code)
+    assert answer.err.count("\n") == 1
+    assert name in answer.err
+    assert "4711" not in answer.out + answer.err
+
+
 def test_data_is_decoded_to_the_type_that_the_workflow_declares(shop: Path, cano: InProcess) -> None:
     assert cano("run", "shop:typed", "start", "--data", '{"number": 7, "name": "x"}').code == 0
     assert (shop / "order").read_text() == "Order(number=7, name='x')"
@@ -187,10 +293,11 @@ def test_a_list_of_runs_names_the_workflow_and_the_last_error_of_each(shop: Path
         "VISIT": "0",
         "AGE": "",
         "WINDOWS": "0",
+        "RESUMES": "0",
         "ERROR": "ValueError",
     }
     (run,) = cano("runs", LOG, "--json").json
     assert (run["error_type"], run["error_category"]) == ("ValueError", "task_execution")
     assert datetime.fromisoformat(run["failed_at"]).utcoffset() == timedelta(0)
-    assert "run a of shop: FAIL, 0 windows, written " in cano("show", LOG, "a").out
+    assert "run a of shop: FAIL, 0 windows, progressed " in cano("show", LOG, "a").out
     assert "last error ValueError (task_execution)" in cano("show", LOG, "a").out

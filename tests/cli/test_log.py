@@ -6,8 +6,10 @@ import asyncio
 import hashlib
 import os
 import pty
+import shutil
 import sqlite3
 import sys
+import time
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from cano import CheckpointRow, RowKind, SqliteCheckpointStore
 from cano.cli.codes import Exit
 from cano.recovery.schema import VERSION
-from tests.cli.commands import LOG, InProcess, cursor, entry, write
+from tests.cli.commands import LOG, ROOT, InProcess, cursor, entry, write
 
 HOSTILE = "--yes; $(rm -rf ~) 'x' \" \u6771 \\x1b["
 READING = [("runs",), ("show", "a"), ("clear", "a", "--yes")]
@@ -37,9 +39,9 @@ def test_runs_lists_every_run_in_aligned_columns(path: Path, cano: InProcess) ->
     answer = cano("runs", str(path))
     assert (answer.code, answer.err) == (0, "")
     head, first, second = (line.split() for line in answer.out.splitlines())
-    assert head == ["ID", "WORKFLOW", "STATE", "VISIT", "AGE", "WINDOWS", "ERROR"]
-    assert (first[0], first[2:4], first[5:]) == ("a", ["READ", "0"], ["1", "-"])
-    assert (second[0], second[2:4], second[5:]) == ("b", ["UNDO", "3"], ["0", "-"])
+    assert head == ["ID", "WORKFLOW", "STATE", "VISIT", "AGE", "WINDOWS", "RESUMES", "ERROR"]
+    assert (first[0], first[2:4], first[5:]) == ("a", ["READ", "0"], ["1", "0", "-"])
+    assert (second[0], second[2:4], second[5:]) == ("b", ["UNDO", "3"], ["0", "0", "-"])
 
 
 def test_runs_as_json_tells_moments_in_utc_and_ages_in_seconds(path: Path, cano: InProcess) -> None:
@@ -48,7 +50,8 @@ def test_runs_as_json_tells_moments_in_utc_and_ages_in_seconds(path: Path, cano:
     (run,) = cano("runs", str(path), "--json").json
     assert set(run) == {
         *("id", "workflow", "state", "task", "visit", "next_state", "kind", "rolling_back", "windows", "rows"),
-        *("workflow_version", "written_at", "age_seconds", "error_type", "error_category", "failed_at"),
+        *("workflow_version", "written_at", "progressed_at", "age_seconds", "resumes", "damaged"),
+        *("error_type", "error_category", "failed_at"),
     }
     assert (run["id"], run["state"], run["next_state"], run["kind"]) == ("a", "READ", "DONE", "STEP_CURSOR")
     assert (run["windows"], run["rows"], run["workflow_version"], run["rolling_back"]) == (1, 2, 3, False)
@@ -165,14 +168,82 @@ def test_an_unknown_run_is_not_found(path: Path, cano: InProcess) -> None:
     assert files(path.parent) == before
 
 
-def test_a_damaged_row_is_refused_but_its_run_can_be_cleared(path: Path, cano: InProcess) -> None:
-    write(path, ("a", entry(0)), ("b", entry(0)))
+def spoil(path: Path, change: str, *values: object) -> None:
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE cano_checkpoints SET kind = 'NONSENSE' WHERE workflow_id = 'a'")
+        database.execute(f"UPDATE cano_checkpoints SET {change} WHERE workflow_id = 'a'", values)
+
+
+def test_a_damaged_run_is_listed_as_such_beside_the_others_and_can_be_cleared(path: Path, cano: InProcess) -> None:
+    write(path, ("a", entry(0)), ("b", entry(0)))
+    spoil(path, "kind = 'NONSENSE'")
+    answer = cano("runs", str(path))
+    assert answer.code == Exit.REFUSED
+    _, first, second = (line.split() for line in answer.out.splitlines())
+    assert (first[:3], second[2]) == (["a", "-", "damaged"], "READ")
+    assert answer.err.startswith("cano: 1 damaged run: ")
+    assert answer.err.count("\n") == 1
+    answer = cano("runs", str(path), "--json")
+    assert answer.code == Exit.REFUSED
+    assert [(run["id"], run["damaged"], run["kind"]) for run in answer.json] == [("a", True, None), ("b", False, "STATE_ENTRY")]
     assert cano("show", str(path), "a").code == Exit.REFUSED
     assert cano("show", str(path), "b").code == Exit.DONE
     assert cano("clear", str(path), "a", "--yes").code == Exit.DONE
-    assert "a" not in [run["id"] for run in cano("runs", str(path), "--json").json]
+    answer = cano("runs", str(path), "--json")
+    assert (answer.code, [run["id"] for run in answer.json]) == (Exit.DONE, ["b"])
+
+
+COLUMNS = (
+    *("workflow_id", "sequence", "kind", "state", "task", "blob", "next_state"),
+    *("visit", "data", "workflow_version", "workflow", "written_at"),
+)
+
+
+@pytest.mark.parametrize("value", [b"\xff", "abc", -1, 1.5, 2**62], ids=repr)
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_value_of_any_type_in_a_row_is_told_as_damage_or_shown(path: Path, cano: InProcess, column: str, value: object) -> None:
+    write(path, ("a", entry(0)), ("b", entry(0)))
+    spoil(path, f"{column} = ?", value)
+    for arguments in (("runs",), ("runs", "--json"), ("show", "a"), ("show", "a", "--json"), ("show", "b")):
+        command, *rest = arguments
+        answer = cano(command, str(path), *rest)
+        codes = {Exit.DONE, Exit.REFUSED} | ({Exit.NOT_FOUND} if column == "workflow_id" else set())
+        assert answer.code in codes, (arguments, answer)
+        assert "Error" not in answer.err
+        if command == "runs":
+            assert "READ" in answer.out, "of the run that is whole"
+    assert cano("show", str(path), "b").code == Exit.DONE
+
+
+def test_the_age_is_the_time_since_progress_and_a_resume_is_none(path: Path, cano: InProcess) -> None:
+    """A process that dies again and again without a commit grows older, and its resumes are counted."""
+    write(path, ("a", entry(0)), ("a", cursor(1, blob=b"7")), ("a", entry(2)), ("a", entry(3)))
+    now = time.time()
+    for sequence, ago in enumerate((4000, 3720, 60, 30)):
+        spoil(path, "written_at = CASE sequence WHEN ? THEN ? ELSE written_at END", sequence, now - ago)
+    (run,) = cano("runs", str(path), "--json").json
+    assert run["resumes"] == 2
+    assert 3720 <= run["age_seconds"] < 3780
+    assert run["progressed_at"] < run["written_at"]
+    assert cano("runs", str(path)).out.splitlines()[1].split()[4:] == ["1h2m", "1", "2", "-"]
+    assert "1 window, progressed 1h2m ago, resumed 2 times\n" in cano("show", str(path), "a").out
+
+
+def test_a_clock_that_was_put_back_makes_no_negative_age(path: Path, cano: InProcess) -> None:
+    write(path, ("a", entry(0)))
+    spoil(path, "written_at = ?", time.time() + 5000)
+    assert cano("runs", str(path), "--json").json[0]["age_seconds"] == 0
+
+
+def test_looking_at_a_log_changes_nothing_of_it(path: Path, cano: InProcess) -> None:
+    """Neither its bytes, nor its schema, nor its journal mode: a backup stays the one that was checked."""
+    shutil.copy(ROOT / "tests" / "golden" / "v1.db", path)
+    with closing(sqlite3.connect(path)) as database:
+        ids = [workflow_id for (workflow_id,) in database.execute("SELECT DISTINCT workflow_id FROM cano_checkpoints")]
+        database.execute("PRAGMA journal_mode = DELETE")
+    before = files(path.parent)
+    assert [run["id"] for run in cano("runs", str(path), "--json").json] == sorted(ids)
+    assert {cano("show", str(path), workflow_id).code for workflow_id in ids} == {Exit.DONE}
+    assert files(path.parent) == before
 
 
 def test_clear_forgets_one_run_and_leaves_the_others(path: Path, cano: InProcess) -> None:

@@ -50,6 +50,7 @@ def test_what_cannot_be_used_is_named_with_its_code(shop: Path, cano: InProcess,
     [
         ("import a_module_that_is_not_there", "importing bad raised ModuleNotFoundError"),
         ("1 / 0", "importing bad raised ZeroDivisionError"),
+        ("int('x')", "importing bad raised ValueError"),
         ("def", "importing bad raised SyntaxError"),
         ("import shop; shop.nothing", "importing bad raised AttributeError"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
@@ -28,32 +29,36 @@ def kept_for_documents(*, for_good: bool) -> Iterator[None]:
     """Let stdout hold what `say_json` writes and nothing else: what the user's code, its threads and its child processes
     write there goes to stderr, while the block lasts or, with `for_good`, until the process ends.
     """
-    stdout = sys.stdout
+    stdout, copy = sys.stdout, _diverted()
     if stdout is None:  # the process was started without one
         yield
         return
-    copy = _diverted()
-    _kept.append(_opened(copy) if _is_of(stdout, _STDOUT) else stdout)
-    sys.stdout = sys.stderr
+    _kept.append(_opened(copy) if copy is not None and _is_of(stdout, _STDOUT) else stdout)
+    sys.stdout = sys.__stdout__ if sys.stderr is None else sys.stderr
     try:
         yield
     finally:
         if not for_good:
             sys.stdout = stdout
             _kept.pop()
-            _flush()
-            os.dup2(copy, _STDOUT)
-            os.close(copy)
+            if copy is not None:
+                _flush()
+                os.dup2(copy, _STDOUT)
+                os.close(copy)
 
 
-def _diverted() -> int:
-    """Let file descriptor 1 lead to where 2 leads. Returns where it led to, on a descriptor that no child inherits."""
+def _diverted() -> int | None:
+    """Let file descriptor 1 lead to where 2 leads. Returns where it led to, on a descriptor that no child inherits; or None
+    if the process was started without it, for it may be any file by now.
+    """
+    if sys.__stdout__ is None:
+        return None
     _flush()
-    copy = os.dup(_STDOUT)
-    try:
-        os.dup2(_STDERR, _STDOUT)
-    except OSError:  # there is no stderr
+    copy = fcntl.fcntl(_STDOUT, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+    if sys.__stderr__ is None:  # the process was started without one, and 2 may be any file by now
         _lead_nowhere(_STDOUT)
+    else:
+        os.dup2(_STDERR, _STDOUT)
     return copy
 
 

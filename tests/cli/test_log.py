@@ -8,6 +8,7 @@ import os
 import pty
 import shutil
 import sqlite3
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -19,7 +20,7 @@ import pytest
 from cano import CheckpointRow, RowKind, SqliteCheckpointStore
 from cano.cli.codes import Exit
 from cano.recovery.schema import VERSION
-from tests.cli.commands import LOG, ROOT, InProcess, cursor, entry, write
+from tests.cli.commands import LOG, ROOT, Answer, InProcess, cursor, entry, environment, write
 
 HOSTILE = "--yes; $(rm -rf ~) 'x' \" \u6771 \\x1b["
 READING = [("runs",), ("show", "a"), ("clear", "a", "--yes")]
@@ -319,6 +320,59 @@ def test_clear_does_not_hold_the_run_while_it_asks(path: Path, cano: InProcess, 
     monkeypatch.setattr(sys, "stdin", Terminal())
     answer = cano("clear", str(path), "a")
     assert (answer.code, answer.out) == (Exit.NOT_FOUND, "")
+
+
+def humbled(directory: Path, *arguments: str) -> Answer:
+    """`cano` as a process that may do only what the permissions of files let it, even if the tests are run by root."""
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("root, whom no permission keeps from anything, and no setpriv to change that")
+    command = [*(drop if os.geteuid() == 0 else []), sys.executable, "-m", "cano", *arguments]
+    done = subprocess.run(command, cwd=directory, env=environment(), capture_output=True, text=True, timeout=30, check=False)
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+NOT_ALLOWED = {"directory": (0o555, 0o444), "directory that is hidden": (0, 0o600), "file": (0o755, 0)}
+
+
+@pytest.mark.parametrize("what", NOT_ALLOWED)
+def test_a_log_that_may_not_be_read_is_not_called_damaged_or_missing(tmp_path: Path, what: str) -> None:
+    """SQLite reads a log in WAL mode through a file beside it, and says that writing is refused."""
+    log = tmp_path / "theirs" / LOG
+    log.parent.mkdir()
+    write(log, ("a", entry(0)))
+    of_directory, of_file = NOT_ALLOWED[what]
+    log.chmod(of_file)
+    log.parent.chmod(of_directory)
+    try:
+        for command in (("runs",), ("show", "a"), ("clear", "a", "--yes")):
+            answer = humbled(tmp_path, command[0], str(log), *command[1:])
+            assert (answer.code, answer.out) == (Exit.REFUSED, "")
+            assert answer.err.startswith("cano: this user may not ")
+            assert "as the user that writes it, or at a copy made by VACUUM INTO" in answer.err
+            assert answer.err.count("\n") == 1
+    finally:
+        log.parent.chmod(0o755)
+
+
+def test_a_log_that_is_open_and_a_copy_need_no_more_than_reading(tmp_path: Path) -> None:
+    live, copy = tmp_path / "live" / LOG, tmp_path / "copies" / LOG
+    for directory in (live.parent, copy.parent):
+        directory.mkdir()
+    write(live, ("a", entry(0)))
+    with closing(sqlite3.connect(live)) as database:
+        database.execute("VACUUM INTO ?", (str(copy),))
+        database.execute("UPDATE cano_checkpoints SET visit = 7")
+        database.commit()  # the -wal and the -shm are there as long as somebody has the log open
+        for log, visit in ((live, 7), (copy, 0)):
+            for path in log.parent.iterdir():
+                path.chmod(0o444)
+            log.parent.chmod(0o555)
+            try:
+                answer = humbled(tmp_path, "runs", str(log), "--json")
+                assert (answer.code, [run["visit"] for run in answer.json]) == (Exit.DONE, [visit])
+            finally:
+                log.parent.chmod(0o755)
 
 
 def test_a_copy_is_read_without_a_file_being_left_beside_it(path: Path, cano: InProcess) -> None:

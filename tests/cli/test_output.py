@@ -26,8 +26,10 @@ PLACES = []
 def loud(place):
     PLACES.append(place)
     print(f"print {place}")
-    stdout.write(f"early {place}\\n")
-    sys.stdout.write(f"write {place}\\n")
+    if stdout is not None:
+        stdout.write(f"early {place}\\n")
+    if sys.stdout is not None:
+        sys.stdout.write(f"write {place}\\n")
     if sys.__stdout__ is not None:
         sys.__stdout__.write(f"dunder {place}\\n")
     try:

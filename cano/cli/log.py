@@ -37,6 +37,9 @@ def open_log(path: str) -> SqliteCheckpointStore:
         raise CommandError(Exit.REFUSED, f"this user may not look for {path!r}; {_BY_WHOM}") from error
     except (OSError, ValueError) as error:
         raise CommandError(Exit.NOT_FOUND, f"no log at {path!r}") from error
+    if _would_be_in_the_way(path):
+        why = f"this user may not write {path!r}, and looking would leave files beside it that its writer cannot use"
+        raise CommandError(Exit.REFUSED, f"{why}; {_BY_WHOM}")
     if not _is_log(path):
         raise CommandError(Exit.REFUSED, f"{path!r} is no log of cano; it was left untouched")
     return SqliteCheckpointStore(path)
@@ -44,6 +47,20 @@ def open_log(path: str) -> SqliteCheckpointStore:
 
 _BY_WHOM = "look as the user that writes it, or at a copy made by VACUUM INTO"
 _DENIED = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+def _would_be_in_the_way(path: str) -> bool:
+    """Whether SQLite would make a -wal and a -shm here that are as read-only as the log is to this user, and this user's.
+    It does for a log in WAL mode, which bytes 18 and 19 of the file say, that nobody has open.
+    """
+    path = os.path.realpath(path)
+    if os.access(path, os.W_OK) or not os.access(os.path.dirname(path), os.W_OK) or os.path.exists(f"{path}-shm"):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return file.read(20)[18:] == b"\2\2"
+    except OSError:
+        return False
 
 
 def _is_log(path: str) -> bool:

@@ -332,12 +332,19 @@ def humbled(directory: Path, *arguments: str) -> Answer:
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
-NOT_ALLOWED = {"directory": (0o555, 0o444), "directory that is hidden": (0, 0o600), "file": (0o755, 0)}
+NOT_ALLOWED = {
+    "directory": (0o555, 0o444),
+    "directory that is hidden": (0, 0o600),
+    "file": (0o755, 0),
+    "to write the file": (0o755, 0o444),
+}
 
 
 @pytest.mark.parametrize("what", NOT_ALLOWED)
 def test_a_log_that_may_not_be_read_is_not_called_damaged_or_missing(tmp_path: Path, what: str) -> None:
-    """SQLite reads a log in WAL mode through a file beside it, and says that writing is refused."""
+    """SQLite reads a log in WAL mode through a file beside it, and says that writing is refused. If it may make that file,
+    as read-only as the log is, the writer of the log could not use it, and would fail from then on.
+    """
     log = tmp_path / "theirs" / LOG
     log.parent.mkdir()
     write(log, ("a", entry(0)))
@@ -353,6 +360,7 @@ def test_a_log_that_may_not_be_read_is_not_called_damaged_or_missing(tmp_path: P
             assert answer.err.count("\n") == 1
     finally:
         log.parent.chmod(0o755)
+    assert os.listdir(log.parent) == [LOG]
 
 
 def test_a_log_that_is_open_and_a_copy_need_no_more_than_reading(tmp_path: Path) -> None:
@@ -373,6 +381,8 @@ def test_a_log_that_is_open_and_a_copy_need_no_more_than_reading(tmp_path: Path)
                 assert (answer.code, [run["visit"] for run in answer.json]) == (Exit.DONE, [visit])
             finally:
                 log.parent.chmod(0o755)
+    assert humbled(tmp_path, "runs", str(copy)).code == Exit.DONE, "in a directory that may be written, too"
+    assert os.listdir(copy.parent) == [LOG]
 
 
 def test_a_copy_is_read_without_a_file_being_left_beside_it(path: Path, cano: InProcess) -> None:

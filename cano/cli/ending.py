@@ -24,7 +24,6 @@ class Ending:
         self._words: Callable[[], None] | None = None
         self._telling = False
         self._called = False
-        self._leaving = False
 
     def arm(self) -> None:
         """Handle signals from now on; whoever handles them in between puts this handler back."""
@@ -69,13 +68,11 @@ class Ending:
 
     def _leave(self) -> None:
         assert self._code is not None
-        if not self._leaving:  # a reader that takes nothing keeps a flush waiting, and must not keep the process
-            self._leaving = True
-            with suppress(Exception):  # a stream that was being written to when the signal came refuses
-                self.tell()
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):
-                    stream.flush()
+        with suppress(Exception):  # a stream refuses that was being written to when the signal came
+            self.tell()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # likewise, so that a reader who takes nothing keeps only the first signal waiting
+                stream.flush()
         os._exit(self._code & 0xFF)
 
 

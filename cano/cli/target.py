@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import os
+import pkgutil
 import sys
 from typing import Any
 
@@ -43,7 +43,7 @@ def _module(name: str) -> Any:
     if not all(part.isidentifier() for part in name.split(".")):
         raise CommandError(Exit.USAGE, f"{name!r} is no name of a module")
     try:
-        return importlib.import_module(name)
+        return pkgutil.resolve_name(f"{name}:")
     except _ITS_OWN:
         raise
     except ModuleNotFoundError as error:

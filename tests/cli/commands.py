@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,6 +194,15 @@ def spawn(directory: Path, *arguments: str, **options: Any) -> subprocess.Popen[
 def finished(process: subprocess.Popen[str]) -> Answer:
     out, err = process.communicate(timeout=30)
     return Answer(process.returncode, out, err)
+
+
+def await_file(path: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until the child has made a file."""
+    patience = time.monotonic() + 20
+    while not path.exists():
+        assert process.poll() is None, finished(process)
+        assert time.monotonic() < patience
+        time.sleep(0.01)
 
 
 def write(path: Path, *rows: tuple[str, CheckpointRow]) -> None:

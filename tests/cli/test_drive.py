@@ -206,7 +206,8 @@ def test_whatever_a_module_or_a_factory_raises_is_one_line_and_one_document(
     answer = cano(*arguments, "--json")
     assert (answer.code, answer.json["exit_code"]) == (code, code)
     assert answer.err.count("\n") == 1
-    assert name in answer.err
+    what = "importing odd" if at_import else "calling odd:factory"
+    assert answer.err.startswith(f"cano: {name}; " if outcome in ("exited", "interrupted") else f"cano: {what} raised {name}; ")
     assert "4711" not in answer.out + answer.err
 
 

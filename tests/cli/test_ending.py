@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from cano.cli.codes import Exit
 from cano.cli.ending import Ending
-from tests.cli.commands import InProcess, environment, finished, spawn
+from tests.cli.commands import InProcess, await_file, environment, finished, spawn
 
 LATE = '''
 import asyncio, atexit, os, signal, sys, threading, time, weakref
@@ -48,11 +49,13 @@ async def linger():
     try:
         await asyncio.Event().wait()
     finally:
+        if WHEN == "loop raises":
+            sys.exit(9)
         hit()
 
 
 async def task(ctx):
-    if WHEN == "loop":
+    if WHEN.startswith("loop"):
         task.lingering = asyncio.ensure_future(linger())
         await asyncio.sleep(0)
     if WHEN == "thread":
@@ -61,7 +64,13 @@ async def task(ctx):
         threading.Thread(target=hang).start()
     if Path("fail").exists():
         raise DoNotRetry("no")
+    if Path("odd").exists():
+        raise Odd
     return "end"
+
+
+class Odd(BaseException):
+    pass
 
 
 def hang():
@@ -115,6 +124,49 @@ def test_a_signal_ends_a_process_that_waits_for_a_thread_at_once_with_the_code_o
     assert (answer.code, answer.err) == (Exit.DONE, "")
     assert json.loads(out + answer.out)["outcome"] == "completed"
     assert not (late / "go").exists(), "nobody let the thread go"
+
+
+def test_a_run_that_an_odd_error_has_ended_is_over_too_while_a_thread_goes_on(late: Path) -> None:
+    (late / "when").write_text("thread")
+    (late / "odd").touch()
+    process = spawn(late, *RUN)
+    await_file(late / "hanging", process)
+    for _ in range(2):  # the third one kills, if the run is not over
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    answer = finished(process)
+    assert (answer.code, answer.json["error"]["type"]) == (Exit.FAILED, "Odd")
+
+
+def test_what_was_left_running_does_not_replace_how_the_run_ended(late: Path) -> None:
+    (late / "when").write_text("loop raises")
+    answer = finished(spawn(late, *RUN))
+    assert (answer.code, answer.json["outcome"]) == (Exit.DONE, "completed")
+
+
+def test_a_reader_that_takes_nothing_does_not_keep_the_process(shop: Path) -> None:
+    program = """if True:
+        import sys
+        from cano.cli.ending import Ending
+        ending = Ending()
+        ending.settle(3)
+        sys.stdout = open(1, "w", buffering=2**20, closefd=False)
+        print("x" * 2**19, end="")  # more than a pipe holds
+        print("ready", file=sys.stderr, flush=True)
+        import threading
+        threading.Event().wait()
+    """
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ready\n"
+        patience = time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < patience:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        process.kill()
+        assert process.returncode == 3
 
 
 def await_end_of_run(directory: Path, process: subprocess.Popen[str]) -> None:

@@ -32,10 +32,11 @@ def loud(place):
         sys.stdout.write(f"write {place}\\n")
     if sys.__stdout__ is not None:
         sys.__stdout__.write(f"dunder {place}\\n")
-    try:
-        os.write(1, f"descriptor {place}\\n".encode())
-    except OSError:
-        pass
+    for number in (1,) if sys.__stderr__ is not None else (1, 2):
+        try:
+            os.write(number, f"descriptor {place}\\n".encode())
+        except OSError:
+            pass
     subprocess.run(["echo", f"child {place}"])
 
 

@@ -17,16 +17,7 @@ import pytest
 from cano import SqliteCheckpointStore
 from cano.cli import MISSING
 from cano.cli.codes import Exit
-from tests.cli.commands import LOG, Answer, InProcess, entry, environment, finished, spawn, write
-
-
-def await_file(path: Path, process: subprocess.Popen[str]) -> None:
-    """Wait until the child has made a file."""
-    patience = time.monotonic() + 20
-    while not path.exists():
-        assert process.poll() is None, finished(process)
-        assert time.monotonic() < patience
-        time.sleep(0.01)
+from tests.cli.commands import LOG, Answer, InProcess, await_file, entry, environment, finished, spawn, write
 
 
 def waiting(shop: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from cano.cli.codes import MEANINGS, CommandError, Exit, code_of
+from cano.cli.codes import INTERRUPTED, MEANINGS, CommandError, Exit, code_of
 from cano.cli.drive import Ended, IfExists, Settle, error_described, report, resume_here, run_here, told
 from cano.cli.ending import Ending, handlers_put_back
 from cano.cli.log import clear_run, list_runs, show_run
@@ -50,7 +50,10 @@ def call(arguments: Sequence[str], *, for_good: bool = False) -> int:
             return _failed(usage, "--json" in arguments, False, Ending())
         if bound.kwargs.get("json"):
             kept.enter_context(kept_for_documents(for_good=for_good))
-        return int(command(*bound.args, **bound.kwargs) or 0)
+        try:
+            return int(command(*bound.args, **bound.kwargs) or 0)
+        except KeyboardInterrupt:  # in between
+            return INTERRUPTED
 
 
 def _one_line(error: CycloptsError) -> str:

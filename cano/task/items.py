@@ -188,8 +188,8 @@ class ItemHandler:
         self.parked += 1
         if self.parked >= PARKED_AT_LEAST and self.parked > successes:
             raise TaskExecutionError(
-                f"{self._task.name} parks most of its items: {self.parked} dead letters, {successes} items that went well; "
-                "mend the cause, and resume"
+                f"{self._task.name} parks most of its items: {self.parked} dead letters, {successes} items that went well since "
+                "it was opened; mend the cause and resume, or define cursor_of, with which a resume goes on behind them"
             ) from error
 
     def release(self) -> None:

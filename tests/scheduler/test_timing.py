@@ -135,6 +135,17 @@ def test_a_catch_up_never_uses_an_instant_a_second_time() -> None:
     assert timing.wait(0.0, minutes(5.5)) == 30.0
 
 
+def test_what_was_due_stays_due_when_the_wall_clock_is_put_back_before_it_could_fire() -> None:
+    """BR-102: during a back-off, say, or because somebody asked for the status at that moment."""
+    timing = every_minute()
+    timing.begin(0.0, WALL)
+    assert timing.wait(0.0, minutes(1.5)) == -30.0
+    assert timing.wait(0.0, minutes(1.25)) == -15.0, "minute 1 is not lost"
+    assert timing.wait(0.0, minutes(0.5)) == 30.0, "but it is not fired early"
+    assert timing.take(0.0, minutes(1.25)) == (minutes(1), 0)
+    assert timing.wait(0.0, minutes(1.25)) == 45.0
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(-400, 400), min_size=1, max_size=60), st.sampled_from(["* * * * *", "*/20 * * * * *", "*/7 * * * *"]))
 def test_whatever_the_wall_clock_does_no_fire_is_early_and_none_comes_twice(jumps: list[float], expression: str) -> None:

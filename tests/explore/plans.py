@@ -6,7 +6,7 @@ Times are virtual seconds. They and all intervals are sums of powers of two, so 
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 EPOCH = datetime.fromisoformat("2000-01-01T00:00+00:00")

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from cano import CheckpointRow, Done, MemoryCheckpointStore, More, NoRetry, Resource, SteppedTask, Task, TaskConfig, Workflow
-from cano.errors import WorkflowCancelledError, WorkflowError
+from cano.errors import WorkflowError
 from cano.scheduler.backoff import Backoff
 from cano.scheduler.scheduler import Scheduler
 from cano.scheduler.status import FlowStatus, Phase
@@ -297,8 +297,8 @@ class Day:
 
     def fate(self) -> Run:
         draw, length = self.random.random(), self.random.choice(LENGTHS)
-        fate = "fails" if draw < 0.25 else "slow" if draw < 0.35 else "stubborn" if draw < 0.38 else "dies" if draw < 0.4 else "ok"
-        return Run(length, fate)
+        odds = {"fails": 0.25, "slow": 0.35, "stubborn": 0.38, "dies": 0.4, "succeeds": 1.0}
+        return Run(length, next(fate for fate, below in odds.items() if draw < below))
 
     @asynccontextmanager
     async def inside(self, name: str) -> Any:

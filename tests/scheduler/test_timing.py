@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cano.scheduler.cron import Calendar
 from cano.scheduler.timing import LOOK, MOST, Cron, FixedDelay, FixedRate, Manual
-from tests.scheduler.moments import BEGINNING as WALL
+from tests.scheduler.runs import BEGINNING as WALL
 
 
 def minutes(number: float) -> datetime:

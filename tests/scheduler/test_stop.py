@@ -12,8 +12,7 @@ from cano.scheduler.backoff import Backoff
 from cano.scheduler.scheduler import Scheduler
 from cano.scheduler.session import GRACE
 from cano.scheduler.status import Phase
-from cano.testing import VirtualTimeLoop
-from tests.models import Crash
+from cano.testing import Crashed, VirtualTimeLoop
 from tests.scheduler.runs import Runs, play
 
 
@@ -193,7 +192,7 @@ def test_a_cancelled_stop_ends_the_drains_cleans_up_and_is_cancelled() -> None:
     play(main)
 
 
-@pytest.mark.parametrize("error", [KeyError("body"), asyncio.CancelledError(), Crash()])
+@pytest.mark.parametrize("error", [KeyError("body"), asyncio.CancelledError(), Crashed()])
 def test_what_the_body_raises_stops_everything_and_comes_out(error: BaseException) -> None:
     async def main(loop: VirtualTimeLoop) -> None:
         runs = Runs(100.0)
@@ -222,7 +221,7 @@ def test_an_enclosing_timeout_stops_the_scheduler_and_becomes_a_timeout_error() 
     play(main)
 
 
-@pytest.mark.parametrize("error", [Crash(), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [Crashed(), SystemExit(3), KeyboardInterrupt()])
 @pytest.mark.parametrize("body", ["wait", "sleep", "await", "stop", "swallow"])
 def test_a_base_exception_of_a_run_stops_the_scheduler_and_comes_out_of_it(error: BaseException, body: str) -> None:
     """Like a TaskGroup: the body is interrupted, the other flows drain, resources are torn down."""
@@ -276,18 +275,18 @@ def test_a_base_exception_of_a_run_stops_the_scheduler_and_comes_out_of_it(error
 
 def test_without_async_with_a_base_exception_comes_out_of_wait_or_of_the_next_stop() -> None:
     async def main(loop: VirtualTimeLoop) -> None:
-        error = Crash()
+        error = Crashed()
         scheduler = Scheduler().manual("job", Runs(error).workflow, "start")
         await scheduler.start()
         scheduler.trigger("job")
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await scheduler.wait()
         await scheduler.stop()
         await scheduler.start()
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await scheduler.trigger("job")
         await asyncio.sleep(1)
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await scheduler.stop()
         await scheduler.stop()
 

@@ -25,6 +25,7 @@ from cano import (
     WorkflowObserver,
 )
 from cano.recovery.checkpoint import RowKind
+from cano.testing import Crashed, FaultyStore
 from tests.streams import Probe, cursors, failing, machine, numbers, run, scattered, then_silence, turns, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -342,10 +343,6 @@ async def test_a_cursor_that_changes_later_is_stored_as_it_was_given(width: int)
 # -- crashes ------------------------------------------------------------------------------------------------------------
 
 
-class Crash(BaseException):
-    pass
-
-
 @ONE_AND_FOUR
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, 9))
@@ -353,24 +350,12 @@ async def test_a_crash_at_any_append_loses_nothing_and_a_resume_goes_on_after_th
     width: int, after: bool, at: int
 ) -> None:
     bad = (2, 3, 4, 5, 9, 10, 11)
-    left = at
-
-    class Dying(Committed):
-        async def append(self, workflow_id: str, row: CheckpointRow) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and not after:
-                raise Crash
-            await super().append(workflow_id, row)
-            if left == 0:
-                raise Crash
-
-    store = Dying()
+    store = FaultyStore(Committed(), crash_at=at, before=not after)
     first = placed(numbers(1, 12), *bad, max_in_flight=width)
     second = placed(numbers(1, 12), *bad, max_in_flight=width)
     try:
         assert await run(first, store) == "done"
-    except Crash:
+    except Crashed:
         committed = store.cursors[-1] if store.cursors else None
         assert await machine(second, store).orchestrate("work", workflow_id="r", if_exists="resume") == "done"
         assert second.opened in ([committed], [])  # the exit state's row was there already

@@ -33,16 +33,13 @@ from cano import (
 from cano.recovery.checkpoint import RowKind
 from cano.recovery.letters import SqliteDeadLetterSink
 from cano.task.items import PARKED_AT_LEAST
+from cano.testing import Crashed
 from tests.streams import Probe, cursors, failing, machine, numbers, run, scattered, then_silence, turns, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
 
 ONE_AND_FOUR = pytest.mark.parametrize("width", [1, 4])
 SKIP = SkipAndContinue()
-
-
-class Crash(BaseException):
-    pass
 
 
 class Sink:
@@ -279,7 +276,7 @@ async def test_a_crash_anywhere_loses_no_dropped_item(width: int, placed: bool, 
         nonlocal left
         left -= 1
         if left == 0:
-            raise Crash
+            raise Crashed
 
     class Store(MemoryCheckpointStore):
         async def append(self, workflow_id: str, row: CheckpointRow) -> None:
@@ -321,7 +318,7 @@ async def test_a_crash_anywhere_loses_no_dropped_item(width: int, placed: bool, 
         )
         try:
             end = await machine(probes[-1], store).orchestrate("work", workflow_id="r", if_exists="resume")
-        except Crash:
+        except Crashed:
             pass
     assert set(sink.items) == set(bad)
     assert {item for probe in probes for item in probe.items} == set(range(1, 13)) - set(bad)

@@ -35,7 +35,8 @@ from cano import (
     WorkflowCancelledError,
     WorkflowTimeoutError,
 )
-from tests.models import Crash, elapsed, until
+from cano.testing import Crashed
+from tests.models import elapsed, until
 from tests.streams import machine, run
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -304,7 +305,7 @@ async def test_a_cancelled_error_that_an_item_leaked_is_no_outcome_and_is_not_re
     assert (batch.loads, batch.calls, batch.outcomes) == (1, [1], [])
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Crash])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Crashed])
 async def test_a_keyboard_interrupt_in_an_item_passes_through_and_the_others_are_cancelled(kind: Any) -> None:
     cancelled: list[int] = []
 

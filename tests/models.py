@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from cano import CancellationToken, MemoryCheckpointStore
+from cano import CancellationToken, MemoryCheckpointStore, WorkflowCancelledError, WorkflowTimeoutError
 from cano.testing import FaultyStore, RecordingObserver
 
 
@@ -43,3 +43,15 @@ async def elapsed(operation: Any) -> tuple[float, BaseException | None]:
     except (Exception, asyncio.CancelledError) as error:
         return loop.time() - began, error
     return loop.time() - began, None
+
+
+async def stopped(how: str, running: asyncio.Future[Any], token: CancellationToken) -> None:
+    """Stop a run by its token or by `task.cancel()`, or leave it to its total timeout; it ends soon, with the error for that."""
+    if how == "token":
+        token.cancel()
+    elif how == "task.cancel()":
+        running.cancel()
+    took, error = await elapsed(running)
+    expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
+    assert type(error) is expected[how]
+    assert took < 2

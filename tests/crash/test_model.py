@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +29,7 @@ from cano import (
 )
 from cano.recovery.checkpoint import RowKind
 from cano.testing import Crashed
+from tests.crash.lives import live
 from tests.models import dying
 from tests.streams import Probe, machine, numbers, run
 
@@ -282,20 +281,8 @@ def test_a_process_killed_again_and_again_loses_nothing_and_replays_at_most_one_
     chance = random.Random(7)
     sink, kills = tmp_path / "sink.txt", 0
     while True:
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path / "runs.db"), str(sink)], stdout=subprocess.PIPE, text=True, env=os.environ
-        )
-        assert child.stdout is not None
-        patience = chance.randint(1, 25)
-        for lines, line in enumerate(child.stdout, 1):
-            if line == "done\n":
-                break
-            if lines == patience:
-                child.send_signal(signal.SIGKILL)
-        child.stdout.close()
-        if child.wait() == 0:
+        if live(CHILD, str(tmp_path / "runs.db"), str(sink), patience=chance.randint(1, 25)):
             break
-        assert child.returncode == -signal.SIGKILL
         kills += 1
         if not asyncio.run(_stored(tmp_path / "runs.db")):
             break  # killed when it had completed, with the log removed

@@ -22,10 +22,9 @@ from cano import (
     TaskExecutionError,
     Window,
     WorkflowCancelledError,
-    WorkflowObserver,
 )
 from cano.recovery.checkpoint import RowKind
-from cano.testing import Crashed, FaultyStore
+from cano.testing import Crashed, FaultyStore, RecordingObserver
 from tests.streams import Probe, cursors, failing, machine, numbers, run, scattered, then_silence, turns, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -54,14 +53,6 @@ class Committed(MemoryCheckpointStore):
         if row.kind is RowKind.STEP_CURSOR:
             assert row.blob is not None
             self.cursors.append(int(row.blob))
-
-
-class Windows(WorkflowObserver):
-    def __init__(self) -> None:
-        self.counts: list[int] = []
-
-    def on_window(self, event: Any) -> None:
-        self.counts.append(event.count)
 
 
 def placed(source: Any, *bad: int, **attributes: Any) -> Placed:
@@ -99,12 +90,12 @@ async def test_only_dropped_items_are_asked_for_their_cursor(width: int) -> None
 
 @ONE_AND_FOUR
 async def test_a_bad_stretch_is_committed_in_windows_of_its_own_and_nothing_is_flushed_for_it(width: int) -> None:
-    store, seen = Committed(), Windows()
+    store, seen = Committed(), RecordingObserver()
     probe = placed(numbers(1, 11), *range(3, 11), window=Window(count=2), max_in_flight=width)
     assert await run(probe, store, observers=[seen]) == "done"
     assert probe.flushed == [[1, 2], [11]]
     assert store.cursors == [2, 4, 6, 8, 10, 11]
-    assert seen.counts == [2, 1]
+    assert [event.count for event in seen.of("window")] == [2, 1]
 
 
 @ONE_AND_FOUR

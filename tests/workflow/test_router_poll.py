@@ -34,7 +34,7 @@ from cano import (
     WorkflowTimeoutError,
 )
 from cano.testing import Crashed, RecordingObserver
-from tests.models import elapsed, until
+from tests.models import elapsed, stopped, until
 from tests.streams import machine, run
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -309,14 +309,7 @@ async def test_a_stop_between_two_polls_ends_the_wait_at_once(how: str) -> None:
     token, task = CancellationToken(), Poll(Pending(3600))
     running = asyncio.create_task(run(task, token=token, total_timeout=0.05 if how == "total timeout" else None))
     await until(lambda: task.polls)
-    if how == "token":
-        token.cancel()
-    elif how == "task.cancel()":
-        running.cancel()
-    took, error = await elapsed(running)
-    expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
-    assert type(error) is expected[how]
-    assert took < 2
+    await stopped(how, running, token)
 
 
 @pytest.mark.parametrize("answer", [None, "done", True, 1.0, Ready])

@@ -34,7 +34,7 @@ THEMES = {
     "one id": (("delay", "manual"), 0.8, ("wait", "wait", "trigger", "trigger", "cancel", "reset")),
 }
 """What kinds of flows there are, how likely a fixed id is, and what is done to them."""
-STOP_TIMEOUT, GRACE, DRAIN = 4.0, 2.0, 0.5
+STOP_TIMEOUT, GRACE, DRAIN, STUBBORN = 4.0, 2.0, 0.5, 20.0
 
 
 @dataclass
@@ -127,19 +127,24 @@ class Ledger:
         stopped = min(run.cancelled_at, day.stopped_at)
         if stopped <= now and not run.done:
             assert outcome.kind == "cancelled", f"a cancel was missed: {self.name} {outcome.kind}"
-            late = now - day.awake(day.awake(stopped) + DRAIN)
-            assert late <= 0 or run.fate == "stubborn", f"{self.name} took {late} s too long to be cancelled"
+            late = now - day.awake(day.awake(stopped) + self.patience(run, day))
+            assert late <= 0, f"{self.name} took {late} s too long to be cancelled"
         elif run.done:
             expected = {"fails": "failed", "dies": "crashed"}.get(run.fate, "completed")
             assert outcome.kind in (expected, "cancelled" if stopped <= now else expected), f"{run.fate}, so {outcome.kind}"
         else:
             raise AssertionError(f"{self.name} {outcome.kind} without having been run")
 
+    def patience(self, run: Run, day: Day) -> float:
+        """How long it may take to end when it is cancelled."""
+        if run.fate == "late" and day.stopped_at < math.inf:  # the stop cancels it for a second time
+            return max(day.stopped_at - min(run.cancelled_at, day.stopped_at), 0.0) + STOP_TIMEOUT
+        return {"late": STUBBORN, "stubborn": math.inf}.get(run.fate, DRAIN)
+
     def reset(self, now: float, wall: float) -> None:
         if self.tripped and self.open:
             self.skipped += self.plan.passed(now, wall) or 0
-        if self.tripped or self.eligible > now:
-            self.free = now
+        self.free = now if self.tripped else max(self.free, min(self.eligible, now))
         self.tripped, self.streak, self.eligible, self.forgiven = False, 0, 0.0, True
 
     def check(self, status: FlowStatus, day: Day) -> None:
@@ -297,7 +302,7 @@ class Day:
 
     def fate(self) -> Run:
         draw, length = self.random.random(), self.random.choice(LENGTHS)
-        odds = {"fails": 0.25, "slow": 0.35, "stubborn": 0.38, "dies": 0.4, "succeeds": 1.0}
+        odds = {"fails": 0.25, "slow": 0.35, "late": 0.39, "stubborn": 0.42, "dies": 0.44, "succeeds": 1.0}
         return Run(length, next(fate for fate, below in odds.items() if draw < below))
 
     @asynccontextmanager
@@ -317,14 +322,15 @@ class Day:
             self.within.discard(key)
 
     async def through(self, run: Run, length: float, *, ends: bool = True) -> None:
-        until = self.now + length
+        until, cancels = self.now + length, 0
         while True:
             try:
                 await asyncio.sleep(until - self.now)
                 break
             except asyncio.CancelledError:
-                if run.fate == "stubborn":
-                    until = max(until, self.now + 20)
+                cancels += 1
+                if run.fate == "stubborn" or (run.fate == "late" and cancels == 1):
+                    until = max(until, self.now + STUBBORN)
                     continue
                 if run.fate == "slow":
                     await asyncio.sleep(DRAIN)

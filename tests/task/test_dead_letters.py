@@ -368,6 +368,31 @@ async def test_a_run_that_parks_most_of_its_items_fails(width: int, placed: bool
 
 
 @ONE_AND_FOUR
+@pytest.mark.parametrize("window", [Window(count=300), Window(seconds=60)])
+async def test_with_cursor_of_every_resume_of_a_run_that_parks_most_of_its_items_goes_on_behind_them(
+    width: int, window: Window
+) -> None:
+    """However large the window is: a long bad stretch is passed in the end, and no letter is written twice."""
+    sink, store = Sink(), MemoryCheckpointStore()
+
+    def process(item: int) -> None:
+        if 5 < item <= 350:
+            raise ValueError
+
+    probe = Placed(numbers(1, 500), process=process, window=window, on_item_error=SKIP, dead_letters=sink, max_in_flight=width)
+    flow, failures = machine(probe, store), 0
+    while True:
+        try:
+            assert await flow.orchestrate("work", workflow_id="r", if_exists="resume") == "done"
+            break
+        except TaskExecutionError:
+            failures += 1
+    assert failures == 3
+    assert [letter.item for letter in sink.letters] == list(range(6, 351))
+    assert probe.items == [*range(1, 6), *range(351, 501)]
+
+
+@ONE_AND_FOUR
 async def test_few_letters_or_a_minority_of_them_do_no_harm(width: int) -> None:
     few = Probe(
         numbers(1, PARKED_AT_LEAST - 1),

@@ -6,52 +6,25 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from cano import CheckpointRow, MemoryCheckpointStore, WorkflowObserver
+from cano import CancellationToken, MemoryCheckpointStore, WorkflowCancelledError, WorkflowTimeoutError
+from cano.testing import FaultyStore, RecordingObserver
 
 
-class Crash(BaseException):
-    """Ends a run like a `kill -9`: nothing is committed, compensated or cleared."""
+def dying(at: int = 0, *, after: bool = False) -> FaultyStore:
+    """A store in memory that dies at its append number `at`, counted from 1, before or after it is durable; never if 0."""
+    return FaultyStore(MemoryCheckpointStore(), crash_at=at or None, before=not after)
 
 
-class Recorder(WorkflowObserver):
-    """Keeps every event with the name of its method; `on` calls a function at the first event of a name."""
+class Cancelling(RecordingObserver):
+    """Cancels the run when it is told that a task starts."""
 
-    def __init__(self, **on: Callable[[Any], Any]) -> None:
-        self.seen: list[tuple[str, Any]] = []
-        self.on = on
-
-    def __getattribute__(self, name: str) -> Any:
-        return super().__getattribute__("_keep")(name) if name.startswith("on_") else super().__getattribute__(name)
-
-    def _keep(self, name: str) -> Callable[[Any], None]:
-        def told(event: Any) -> None:
-            self.seen.append((name.removeprefix("on_"), event))
-            react = self.on.pop(name.removeprefix("on_"), None)
-            if react is not None:
-                react(event)
-
-        return told
-
-    def of(self, name: str) -> list[Any]:
-        """The events of one kind."""
-        return [event for seen, event in self.seen if seen == name]
-
-
-class DyingStore(MemoryCheckpointStore):
-    """Crashes the run at its append number `at`, counted from 0, before or after the row is durable; never if None."""
-
-    def __init__(self, at: int | None = None, *, after: bool = False) -> None:
+    def __init__(self, token: CancellationToken) -> None:
         super().__init__()
-        self.at, self.after, self.appended = at, after, 0
+        self.token = token
 
-    async def append(self, workflow_id: str, row: CheckpointRow) -> None:
-        here = self.appended == self.at
-        self.appended += 1
-        if here and not self.after:
-            raise Crash
-        await super().append(workflow_id, row)
-        if here:
-            raise Crash
+    def on_task_start(self, event: Any) -> None:
+        super().on_task_start(event)
+        self.token.cancel()
 
 
 async def until(met: Callable[[], Any]) -> None:
@@ -70,3 +43,15 @@ async def elapsed(operation: Any) -> tuple[float, BaseException | None]:
     except (Exception, asyncio.CancelledError) as error:
         return loop.time() - began, error
     return loop.time() - began, None
+
+
+async def stopped(how: str, running: asyncio.Future[Any], token: CancellationToken) -> None:
+    """Stop a run by its token or by `task.cancel()`, or leave it to its total timeout; it ends soon, with the error for that."""
+    if how == "token":
+        token.cancel()
+    elif how == "task.cancel()":
+        running.cancel()
+    took, error = await elapsed(running)
+    expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
+    assert type(error) is expected[how]
+    assert took < 2

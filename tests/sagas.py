@@ -90,26 +90,6 @@ async def kinds(store: Any) -> list[str]:
     return [f"{row.kind} {row.state}" for row in await store.load_run("r")]
 
 
-class Crash(BaseException):
-    """The process died."""
-
-
-class Dying(MemoryCheckpointStore):
-    """Dies at the n-th append from now, before or after it took place."""
-
-    def __init__(self, at: int = 0, after: bool = False) -> None:
-        super().__init__()
-        self.left, self.after = at, after
-
-    async def append(self, workflow_id: str, row: CheckpointRow) -> None:
-        self.left -= 1
-        if self.left == 0 and not self.after:
-            raise Crash
-        await super().append(workflow_id, row)
-        if self.left == 0:
-            raise Crash
-
-
 class Failing(MemoryCheckpointStore):
     """Fails the appends that `fails` picks out."""
 

@@ -15,8 +15,8 @@ from cano import (
     TaskConfig,
     Workflow,
     WorkflowError,
-    WorkflowObserver,
 )
+from cano.testing import RecordingObserver
 from tests.streams import turns
 
 ONCE = TaskConfig(retry=NoRetry())
@@ -90,20 +90,6 @@ async def failure(branches: list[Any], join: Any, **options: Any) -> WorkflowErr
     return caught.value
 
 
-class Told(WorkflowObserver):
-    """Counts, by task, what was told of its start and its end."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str]] = []
-
-    def on_task_start(self, event: Any) -> None:
-        self.events.append(("start", event.task))
-
-    def on_task_success(self, event: Any) -> None:
-        self.events.append(("success", event.task))
-
-    def on_task_failure(self, event: Any) -> None:
-        self.events.append(("failure", event.task))
-
-    def of(self, kind: str) -> list[str]:
-        return sorted(task for told, task in self.events if told == kind)
+def tasks(seen: RecordingObserver, what: str) -> list[str]:
+    """The tasks of whose "start", "success" or "failure" an observer was told, sorted."""
+    return sorted(event.task for event in seen.of(f"task_{what}"))

@@ -33,7 +33,7 @@ def test_mypy_finds_every_mistake_of_the_page_and_no_other(programs: Path) -> No
     pytest.importorskip("mypy", reason="the type checkers are no dependency of the tests alone")
     (programs / "mypy.ini").write_text(f"[mypy]\nstrict = true\nmypy_path = {ROOT}\n")
     finished = subprocess.run(
-        [sys.executable, "-m", "mypy", "right.py", "mistakes.py"],
+        [sys.executable, "-m", "mypy", "right.py", "mistakes.py", "unseen.py"],
         cwd=programs,
         capture_output=True,
         text=True,
@@ -56,7 +56,7 @@ def test_pyright_finds_every_mistake_of_the_page_and_no_other(programs: Path) ->
     (programs / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "standard", "extraPaths": [str(ROOT)]}))
     if pyright("--version", directory=programs).returncode:
         pytest.skip("pyright fetches itself on first use, and cannot do so here")
-    arguments = ("--outputjson", "--pythonpath", sys.executable, "right.py", "mistakes.py")
+    arguments = ("--outputjson", "--pythonpath", sys.executable, "right.py", "mistakes.py", "unseen.py")
     finished = pyright(*arguments, directory=programs)
     found = json.loads(finished.stdout[finished.stdout.index("{") :])["generalDiagnostics"]
     places = {(Path(entry["file"]).name, entry["range"]["start"]["line"] + 1) for entry in found if entry["severity"] == "error"}

@@ -5,14 +5,15 @@ A step is durable when the next one begins, by each engine's own means and in it
 by hand    one `UPDATE` and a commit, `sqlite3`, WAL, synchronous FULL
 cano       `SteppedTask`, `SqliteCheckpointStore` (WAL, synchronous FULL)
 dbos       an `async` workflow of `@DBOS.step`s, system database in SQLite
-langgraph  a graph of one node in a cycle, `AsyncSqliteSaver`, `durability="sync"`
+langgraph  a graph of one `async` node in a cycle, `AsyncSqliteSaver`, `durability="sync"`
 
 These are not the same amount of service: dbos keeps every step's result, langgraph every state of the graph, and
 cano the newest cursor. What is the same is what a crash costs: the step it was in.
 
 Engines are measured in turns, so that a busy disk hits all of them. With `--directory /dev/shm` the files are in
 memory, and what is left is what the engines do themselves: far steadier figures, to which a disk adds its syncs.
-To have the others: `pip install dbos langgraph langgraph-checkpoint-sqlite`, best in an environment of its own.
+It is in the repository, not in the package: run it at the root of a checkout. To have the others: `pip install dbos
+langgraph langgraph-checkpoint-sqlite`, best in an environment of its own, with cano in it too (`pip install .`).
 """
 
 from __future__ import annotations
@@ -93,7 +94,11 @@ async def of_langgraph(directory: Path, stack: AsyncExitStack) -> Engine:
     saver = await stack.enter_async_context(savers.AsyncSqliteSaver.from_conn_string(str(directory / "langgraph.db")))
     state = importlib.import_module("typing").TypedDict("state", {"number": int, "steps": int})
     graph = graphs.StateGraph(state)
-    graph.add_node("count", lambda state: {"number": state["number"] + 1})
+
+    async def node(state: dict[str, int]) -> dict[str, int]:  # a plain function would cost a thread for each step
+        return {"number": state["number"] + 1}
+
+    graph.add_node("count", node)
     graph.add_edge(graphs.START, "count")
     graph.add_conditional_edges("count", lambda state: "count" if state["number"] < state["steps"] else graphs.END)
     application, runs = graph.compile(checkpointer=saver), iter(range(1_000))

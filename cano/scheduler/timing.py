@@ -198,7 +198,8 @@ class Cron:
 
     def _watch(self, wall: datetime) -> None:
         if self._seen is not None and wall < self._seen:
-            self._next = self._fresh(wall)
+            due, again = self._next, self._fresh(wall)
+            self._next = again if due is None or again is None else min(due, again)  # what was due already stays due
         self._seen = wall
 
     def _fresh(self, after: datetime) -> datetime | None:

@@ -92,6 +92,7 @@ class ItemHandler:
         self._watchdog = None if settings.attempt_timeout is None else Watchdog(settings.attempt_timeout)
         self._repeats = settings.item_retry.delay(1) is not None
         self.parked = 0
+        self.flood: TaskExecutionError | None = None
 
     def process(self, *, guard_of: GuardOf = Retrying) -> Callable[[Context[Any], Any], Any]:
         """What is called with each item: the hook itself, unless its attempts are bounded or repeated."""
@@ -139,7 +140,8 @@ class ItemHandler:
             raise failure
         cursor = self._cursor_of(item)
         if self._settings.dead_letters is not None:
-            await self._park(item, raised, cursor, successes)
+            await self._park(item, raised, cursor)
+            self.flood = self._flood(successes, raised)
         self._host.dropped(raised, self._settings.dead_letters is not None)
         return cursor
 
@@ -173,7 +175,7 @@ class ItemHandler:
         except (asyncio.CancelledError, Exception) as error:  # it waits for nothing, so nobody cancelled it
             raise hook_failure(self._task.name, "cursor_of", error)
 
-    async def _park(self, item: Any, error: Exception, cursor: Any, successes: int) -> None:
+    async def _park(self, item: Any, error: Exception, cursor: Any) -> None:
         sink = self._settings.dead_letters
         assert sink is not None
         try:
@@ -186,11 +188,17 @@ class ItemHandler:
                 f"{type(error).__name__}"
             ) from error
         self.parked += 1
-        if self.parked >= PARKED_AT_LEAST and self.parked > successes:
-            raise TaskExecutionError(
-                f"{self._task.name} parks most of its items: {self.parked} dead letters, {successes} items that went well; "
-                "mend the cause, and resume"
-            ) from error
+
+    def _flood(self, successes: int, error: Exception) -> TaskExecutionError | None:
+        """The error that fails a run of whose items most are parked; None as long as they are not."""
+        if self.parked < PARKED_AT_LEAST or self.parked <= successes:
+            return None
+        flood = TaskExecutionError(
+            f"{self._task.name} parks most of its items: {self.parked} dead letters, {successes} items that went well since it "
+            "was opened; mend the cause and resume, or define cursor_of, with which a resume goes on behind them"
+        )
+        flood.__cause__ = error
+        return flood
 
     def release(self) -> None:
         """No item follows."""

@@ -357,6 +357,10 @@ class StreamSession:
             self.window.cursor = cursor if self.host.fix is None else self.host.fix(cursor)
             self.window.passed += 1
             self._filled()
+        if self._items.flood is not None:
+            if cursor is not None:  # so that a resume goes on behind what was set aside
+                await self.flush(draining=True)
+            raise self._items.flood
 
     def no_pair(self, found: str) -> TaskExecutionError:
         """The error for a `process_item` that broke its contract."""

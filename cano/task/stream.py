@@ -59,7 +59,8 @@ class StreamTask(Named, Hooks, Generic[StateT, ItemT, OutputT, CursorT]):
                     `ctx.data` stays, unless it has retries: so change that last, or in `flush_window`
     item_retry:     real retries of one item, before the policy is asked; default `NoRetry()`
     dead_letters:   a `DeadLetterSink`; an item that the policy drops is durably there before any cursor passes it. If
-                    most items end there, and no fewer than 100, the run fails
+                    most items since the stream was opened end there, and no fewer than 100, the run fails; with
+                    `cursor_of` it has then committed what was set aside, so a resume goes on behind that
     max_in_flight:  how many items are processed at once; default 1. Outputs keep the order of the source, and the
                     cursor is that of the longest finished prefix. With more than 1, `process_item` works on a copy of
                     `ctx.data` that is dropped: keep totals in `flush_window`

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from cano import clock
-from cano.clock import Duration, optional_seconds
+from cano.clock import Duration, optional_seconds, seconds, signed_seconds
 from cano.errors import ConfigurationError
 from cano.testing.deadlock import Deadlock, whereabouts
 from cano.testing.order import MarkedHandle, Order
@@ -97,6 +97,26 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def wall(self) -> datetime:
         """The virtual moment of the calendar, in UTC."""
         return self._start + timedelta(seconds=self._now)
+
+    def step_wall(self, duration: Duration) -> None:
+        """Put the wall clock forward by seconds or a timedelta, or back by a negative one; `time()` does not notice. So it
+        is when the clock is set, and when the machine slept.
+
+        Raises:
+            ConfigurationError: it is no finite duration, or leads out of the calendar.
+        """
+        self._start = stepped(self._start, duration)
+
+    def block(self, duration: Duration) -> None:
+        """Let seconds, or a timedelta, pass at once, in which the loop gets no turn: as if the caller computed so long.
+
+        Raises:
+            ConfigurationError: it is negative, or no finite duration.
+        """
+        length = seconds(duration, "a duration to block for")
+        if math.isinf(length):
+            raise ConfigurationError("a duration to block for must be finite")
+        self._now += length
 
     def run_forever(self) -> None:
         """Run until `stop` is called."""
@@ -223,6 +243,19 @@ def moment(start: datetime | None) -> datetime:
     if start.tzinfo is None:
         raise ConfigurationError("start must be a datetime with a time zone, such as tzinfo=UTC")
     return start.astimezone(UTC)
+
+
+def stepped(instant: datetime, duration: Duration) -> datetime:
+    """An instant moved by a duration, which may be negative.
+
+    Raises:
+        ConfigurationError: it is no finite duration, or leads out of the calendar.
+    """
+    length = signed_seconds(duration, "a step of the wall clock")
+    try:
+        return instant + timedelta(seconds=length)
+    except OverflowError:
+        raise ConfigurationError("a step of the wall clock must be finite, and stay within the calendar") from None
 
 
 def simulate(

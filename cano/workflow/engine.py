@@ -166,6 +166,7 @@ async def _undone(run: Run, original: CanoError, *, again: bool = False) -> NoRe
     if failure is original:
         await _forget_inner(run)
         await _complete(run)
+        original.message = original.message.removesuffix(run.hint)
     failure.locate(original.state, original.attempt or 1, original.path)
     raise failure from original.__cause__ if failure is original else original
 

@@ -141,11 +141,16 @@ class Run:
         if self.audience:
             self.audience.tell("on_checkpoint", Checkpointed, sequence=row.sequence, kind=str(row.kind))
 
+    @property
+    def hint(self) -> str:
+        """What the message of a run that was only paused ends with."""
+        return f"; resume_from({self.workflow_id!r}) goes on"
+
     def stopped(self) -> CanoError:
         """The error that says why the brake was pressed; the same one whenever it is asked for."""
         if self.halt is None:
             resumable = self.store is not None and self.journal.sequence > 0
-            go_on = f"; resume_from({self.workflow_id!r}) goes on" if resumable else ""
+            go_on = self.hint if resumable else ""
             cut = " in mid-drain" if self.brake.aborted else ""
             if self.brake.reason is Halt.TIMED_OUT:
                 elapsed, limit = self.budget.elapsed, self.budget.limit or 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
@@ -131,7 +131,11 @@ class Workflow(Generic[StateT, DataT]):
     @overload
     def register(self, state: StateT, task: AnyTask[StateT, DataT]) -> Self: ...
     @overload
-    def register(self, state: StateT) -> Callable[[TaskT], TaskT]: ...
+    def register(
+        self, state: StateT
+    ) -> Callable[
+        [Callable[[Context[DataT]], Coroutine[Any, Any, StateT]]], Callable[[Context[DataT]], Coroutine[Any, Any, StateT]]
+    ]: ...
 
     def register(self, state: StateT, task: Any = None) -> Any:
         """Register the task of a state, and return the workflow. Without a task: a decorator for an `async def f(ctx)

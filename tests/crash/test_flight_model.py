@@ -32,14 +32,11 @@ from cano import (
     WorkflowCancelledError,
 )
 from cano.recovery.checkpoint import RowKind
+from cano.testing import Crashed, FaultyStore
 from tests.streams import Probe, machine, numbers, run, scattered
 
 KINDS = st.sampled_from(["ok", "ok", "ok", "bad", "flaky"])
 POLICIES = st.one_of(st.just(FailFast()), st.just(SkipAndContinue()), st.builds(RetryOnError, st.integers(0, 2)))
-
-
-class Crash(BaseException):
-    pass
 
 
 class Sink:
@@ -231,21 +228,13 @@ def test_under_any_schedule_and_cancel_nothing_is_lost_repeated_or_committed_ear
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, 11))
 def test_a_crash_at_any_append_loses_nothing_and_totals_never_disagree_with_the_cursor(at: int, after: bool) -> None:
-    left = at
-
-    class Dying(MemoryCheckpointStore):
+    class Checked(MemoryCheckpointStore):
         async def append(self, workflow_id: str, row: CheckpointRow) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and not after:
-                raise Crash
             await super().append(workflow_id, row)
             if row.kind is RowKind.STEP_CURSOR:
                 assert row.blob is not None
                 number = int(row.blob)
                 assert row.data == b'{"sum":%d,"mine":0}' % (number * (number + 1) // 2)
-            if left == 0:
-                raise Crash
 
     class Summing(Probe):
         async def process_item(self, ctx: Context, item: int) -> tuple[int, int]:
@@ -262,7 +251,7 @@ def test_a_crash_at_any_append_loses_nothing_and_totals_never_disagree_with_the_
             return await super().on_close(ctx, reason)
 
     final: list[Any] = []
-    store, probes = Dying(), []
+    store, probes = FaultyStore(Checked(), crash_at=at, before=not after), []
 
     async def main() -> None:
         end = None
@@ -272,7 +261,7 @@ def test_a_crash_at_any_append_loses_nothing_and_totals_never_disagree_with_the_
                 end = await machine(probes[-1], store).orchestrate(
                     "work", workflow_id="r", data={"sum": 0, "mine": 0}, if_exists="resume"
                 )
-            except Crash:
+            except Crashed:
                 pass
 
     asyncio.run(main())

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.crash.lives import live
+
 CHILD = """
 import asyncio, sys, time
 from cano import Done, More, SqliteCheckpointStore, SteppedTask, SubWorkflow, TimerTask, Workflow
@@ -49,20 +51,8 @@ print(asyncio.run(flow.orchestrate("steps", workflow_id="r", if_exists="resume",
 def test_steps_waits_and_nested_runs_survive_being_killed_again_and_again(tmp_path: Path) -> None:
     chance, sink, kills, began = random.Random(11), tmp_path / "sink.txt", 0, time.time()
     while True:
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path / "runs.db"), str(sink)], stdout=subprocess.PIPE, text=True, env=os.environ
-        )
-        assert child.stdout is not None
-        patience = chance.randint(3, 30)
-        for lines, line in enumerate(child.stdout, 1):
-            if line == "done\n":
-                break
-            if lines == patience:
-                child.send_signal(signal.SIGKILL)
-        child.stdout.close()
-        if child.wait() == 0:
+        if live(CHILD, str(tmp_path / "runs.db"), str(sink), patience=chance.randint(3, 30)):
             break
-        assert child.returncode == -signal.SIGKILL
         kills += 1
     lines_ = [line.split() for line in sink.read_text().splitlines()]
     expected = [str(cursor) for cursor in [None, *range(1, 60)]]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,14 +28,13 @@ from cano import (
     WorkflowCancelledError,
 )
 from cano.recovery.checkpoint import RowKind
+from cano.testing import Crashed
+from tests.crash.lives import live
+from tests.models import dying
 from tests.streams import Probe, machine, numbers, run
 
 ITEMS = st.lists(st.sampled_from(["ok", "bad"]), max_size=12)
 POLICIES = st.one_of(st.just(FailFast()), st.just(SkipAndContinue()), st.builds(RetryOnError, st.integers(0, 2)))
-
-
-class Crash(BaseException):
-    pass
 
 
 def reference(items: list[str], count: int, policy: Any) -> tuple[list[list[int]], int | None, bool]:
@@ -173,22 +170,6 @@ def test_under_any_schedule_nothing_is_lost_repeated_or_committed_early(
 # -- a crash at every durable write -------------------------------------------------------------------------------------
 
 
-class Dying(MemoryCheckpointStore):
-    """Dies at the n-th append, before or after it took place."""
-
-    def __init__(self, at: int, after: bool) -> None:
-        super().__init__()
-        self.left, self.after = at, after
-
-    async def append(self, workflow_id: str, row: CheckpointRow) -> None:
-        self.left -= 1
-        if self.left == 0 and not self.after:
-            raise Crash
-        await super().append(workflow_id, row)
-        if self.left == 0:
-            raise Crash
-
-
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, 12))
 def test_a_crash_at_any_append_replays_at_most_one_window_and_loses_nothing(at: int, after: bool) -> None:
@@ -209,13 +190,13 @@ def test_a_crash_at_any_append_replays_at_most_one_window_and_loses_nothing(at: 
             return await super().on_close(ctx, reason)
 
     final: list[dict[str, int]] = []
-    store = Dying(at, after)
+    store = dying(at, after=after)
     probes = [Summing(numbers(1, 13), window=Window(count=2))]
 
     async def main() -> None:
         try:
             await flow(probes[0], store).orchestrate("other", workflow_id="r", data={"sum": 0, "other": 0})
-        except Crash:
+        except Crashed:
             probes.append(Summing(numbers(1, 13), window=Window(count=2)))
             if await store.list_runs():
                 assert await flow(probes[1], store).resume_from("r") == "done"
@@ -233,7 +214,7 @@ def test_a_crash_at_any_append_replays_at_most_one_window_and_loses_nothing(at: 
 @pytest.mark.parametrize("at", range(2, 5))
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_around_a_decision_takes_it_once_or_again_but_never_another(at: int, after: bool) -> None:
-    store = Dying(at, after)
+    store = dying(at, after=after)
     decisions: list[str] = []
 
     def decide(outputs: list[int]) -> Stop[str] | None:
@@ -245,7 +226,7 @@ def test_a_crash_around_a_decision_takes_it_once_or_again_but_never_another(at: 
     async def main() -> str:
         try:
             return await run(Probe(numbers(1, 9), flush=decide), store)
-        except Crash:
+        except Crashed:
             return await machine(Probe(numbers(1, 9), flush=decide), store).resume_from("r")
 
     assert asyncio.run(main()) == "stopped"
@@ -259,13 +240,13 @@ def test_a_crash_between_the_last_row_and_the_clear_ends_the_same() -> None:
         async def clear(self, workflow_id: str) -> None:
             if not self.dead:
                 self.dead = True
-                raise Crash
+                raise Crashed
             await super().clear(workflow_id)
 
     store, probe = Sticky(), Probe(numbers(1, 3))
 
     async def main() -> None:
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await run(probe, store)
         again = Probe(numbers(1, 3))
         assert await machine(again, store).resume_from("r") == "done"
@@ -300,20 +281,8 @@ def test_a_process_killed_again_and_again_loses_nothing_and_replays_at_most_one_
     chance = random.Random(7)
     sink, kills = tmp_path / "sink.txt", 0
     while True:
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path / "runs.db"), str(sink)], stdout=subprocess.PIPE, text=True, env=os.environ
-        )
-        assert child.stdout is not None
-        patience = chance.randint(1, 25)
-        for lines, line in enumerate(child.stdout, 1):
-            if line == "done\n":
-                break
-            if lines == patience:
-                child.send_signal(signal.SIGKILL)
-        child.stdout.close()
-        if child.wait() == 0:
+        if live(CHILD, str(tmp_path / "runs.db"), str(sink), patience=chance.randint(1, 25)):
             break
-        assert child.returncode == -signal.SIGKILL
         kills += 1
         if not asyncio.run(_stored(tmp_path / "runs.db")):
             break  # killed when it had completed, with the log removed

@@ -36,7 +36,8 @@ from cano import (
     Workflow,
     WorkflowCancelledError,
 )
-from tests.models import Crash, DyingStore, Recorder
+from cano.testing import Crashed, RecordingObserver
+from tests.models import dying
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
 
@@ -217,13 +218,13 @@ def check(world: World, seen: list[Any], repeats: int) -> None:
 async def test_a_crash_at_any_append_loses_nothing_and_repeats_one_piece_of_work(dies: str, after: bool) -> None:
     place = crashes = 0
     while True:
-        store = DyingStore(place if dies == "outer" else None, after=after)
-        inside = DyingStore(place if dies == "inner" else None, after=after)
+        store = dying(place + 1 if dies == "outer" else 0, after=after)
+        inside = dying(place + 1 if dies == "inner" else 0, after=after)
         world, seen = World(), []
         flow = every_model(world, store, inside, seen)
         try:
             await go_on(flow, store)
-        except Crash:
+        except Crashed:
             crashes += 1
             assert await go_on(flow, store) == "done"
         else:
@@ -235,24 +236,24 @@ async def test_a_crash_at_any_append_loses_nothing_and_repeats_one_piece_of_work
 
 
 async def test_a_run_that_crashes_at_every_single_append_gets_there_all_the_same() -> None:
-    class OneByOne(DyingStore):
+    class OneByOne(MemoryCheckpointStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.entered: set[tuple[str, int]] = set()
+
         async def append(self, workflow_id: str, row: CheckpointRow) -> None:
-            self.at = self.appended if row.kind != "STATE_ENTRY" or not self.died(row) else None
             await super().append(workflow_id, row)
+            if row.kind != "STATE_ENTRY" or (row.state, row.visit) not in self.entered:
+                self.entered.add((row.state, row.visit))
+                raise Crashed
 
-        def died(self, row: CheckpointRow) -> bool:
-            before = (row.state, row.visit) in self.entered
-            self.entered.add((row.state, row.visit))
-            return before
-
-    store, inside, world, seen = OneByOne(after=True), OneByOne(after=True), World(), []
-    store.entered, inside.entered = set(), set()  # type: ignore[attr-defined]  # `DyingStore` has no such attribute
+    store, inside, world, seen = OneByOne(), OneByOne(), World(), []
     flow = every_model(world, store, inside, seen)
     crashes, end = 0, None
     while end is None:
         try:
             end = await go_on(flow, store)
-        except Crash:
+        except Crashed:
             crashes += 1
     assert 20 < crashes < 59
     check(world, seen, repeats=crashes)
@@ -287,7 +288,7 @@ async def test_cancels_at_random_moments_lose_nothing(seed: int) -> None:
 
 
 async def test_every_model_keeps_its_rows_in_a_file_too(tmp_path: Path) -> None:
-    store, world, seen, recorder = SqliteCheckpointStore(tmp_path / "runs.db"), World(), [], Recorder()
+    store, world, seen, recorder = SqliteCheckpointStore(tmp_path / "runs.db"), World(), [], RecordingObserver()
     flow = every_model(world, store, store, seen)
     flow.observers = (recorder,)
     assert await go_on(flow, store) == "done"

@@ -25,7 +25,9 @@ from cano import (
     Window,
     Workflow,
 )
-from tests.sagas import ONCE, Crash, Deed, Dying, Plain, raises
+from cano.testing import Crashed
+from tests.models import dying
+from tests.sagas import ONCE, Deed, Plain, raises
 from tests.splits import Branch
 from tests.streams import Probe, numbers
 
@@ -109,7 +111,7 @@ async def until_it_ends(store: Any, build: Any) -> None:
             else:
                 await build().orchestrate("a", workflow_id="r", data=DATA)
             return
-        except Crash:
+        except Crashed:
             continue
     pytest.fail("it never ended")
 
@@ -124,7 +126,7 @@ def test_a_crash_at_any_append_of_many_models_in_a_row_loses_nothing_and_repeats
     at: int, after: bool
 ) -> None:
     log: list[str] = []
-    store = Dying(at, after)
+    store = dying(at, after=after)
     asyncio.run(until_it_ends(store, lambda: many(log, store)))
     once = ["+A", "+B", *(f"step {n}" for n in (1, 2, 3)), *(f"item {n}" for n in range(1, 6)), "x[0]", "y[1]", "last"]
     repeated = [entry for entry in once if often(log, entry) > 1]
@@ -143,7 +145,7 @@ def test_a_crash_at_any_append_of_such_a_run_that_fails_in_the_end_undoes_each_s
     at: int, after: bool
 ) -> None:
     log: list[str] = []
-    store = Dying(at, after)
+    store = dying(at, after=after)
     with pytest.raises(TaskExecutionError, match="run of last raised ValueError") as caught:
         asyncio.run(until_it_ends(store, lambda: many(log, store, raises(ValueError()))))
     assert caught.value.state == "last"
@@ -244,7 +246,7 @@ def test_a_step_whose_process_died_before_its_row_runs_again_and_is_undone_once(
         async def append(self, workflow_id: str, row: CheckpointRow) -> None:
             if row.kind is RowKind.COMPENSATION and row.state == "b" and not self.dead:
                 self.dead = True
-                raise Crash
+                raise Crashed
             await super().append(workflow_id, row)
 
     store = Dies()

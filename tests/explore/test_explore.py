@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.explore import engine, sagas, splits, stores, streams
+from tests.explore import engine, sagas, scheduler, splits, stores, streams
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +20,7 @@ def quiet() -> Iterator[None]:
 
 PARTS = {"streams": (streams.explore, 4000), "engine": (engine.explore, 1500), "sagas": (sagas.explore, 1500)}
 PARTS |= {"splits": (splits.explore, 1500), "stores": (stores.explore, 1000), "sqlite": (stores.explore_sqlite, 60)}
+PARTS |= {"scheduler": (scheduler.explore, 2000)}
 QUARTERS = 4
 
 

@@ -14,9 +14,10 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Bug:
-    """`good`, found in a file of cano, becomes `bad`; exploring it must end in an error that says `sign`."""
+    """`good`, found in a file of cano, becomes `bad`; exploring `part` must end in an error that says `sign`."""
 
     name: str
+    part: str
     file: str
     good: str
     bad: str
@@ -36,6 +37,7 @@ class Bug:
 BUGS = [
     Bug(
         "commit before flush",
+        "streams",
         "cano/task/session.py",
         good="""        if outputs:
             stop = await self.call("flush_window", self.task.flush_window, outputs)
@@ -48,6 +50,7 @@ BUGS = [
     ),
     Bug(
         "a lost read: a deadline cancels it",
+        "streams",
         "cano/task/session.py",
         good="""        self.window.due = True
         self.poke()
@@ -59,6 +62,7 @@ BUGS = [
     ),
     Bug(
         "a missed cancel: one that comes during a flush",
+        "streams",
         "cano/task/loop.py",
         good="""        session.set_mark()
     return await _drain(session) if session.brake.on else None
@@ -68,5 +72,34 @@ BUGS = [
     return await _drain(session)
 """,
         sign="AssertionError: an item was pulled after the stop",
+    ),
+    Bug(
+        "a missed cancel: one that comes before a run begins",
+        "scheduler",
+        "cano/scheduler/handle.py",
+        good="""        self.token.cancel(rollback)
+        return True
+""",
+        bad="""        if self.task is not None:
+            self.task.cancel()
+        return True
+""",
+        sign="AssertionError: a run that was cancelled before it began was begun",
+    ),
+    Bug(
+        "a lost fire: nobody looks at a wall clock that was put forward",
+        "scheduler",
+        "cano/scheduler/timing.py",
+        good="    look: float | None = LOOK\n",
+        bad="    look: float | None = None\n",
+        sign="AssertionError: what came while it could not fire was never made up for",
+    ),
+    Bug(
+        "a forgotten run: a fixed id begins anew",
+        "scheduler",
+        "cano/scheduler/session.py",
+        good="resume=True, keeps_log=False",
+        bad="resume=False, keeps_log=False",
+        sign="AssertionError: resumed at None, and",
     ),
 ]

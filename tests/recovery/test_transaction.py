@@ -13,6 +13,7 @@ import aiosqlite
 import pytest
 
 from cano import CheckpointConflictError, CheckpointStoreError, SqliteCheckpointStore
+from cano.testing import Crashed
 from tests.recovery.logs import child, cursor, entry, turns
 
 ENDED = "flush_window ended its transaction or tried to"
@@ -62,11 +63,7 @@ async def test_the_users_writes_and_the_row_are_seen_together_when_the_block_end
     await store.close()
 
 
-class Crash(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("error", [KeyError(), asyncio.CancelledError(), Crash()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", [KeyError(), asyncio.CancelledError(), Crashed()], ids=lambda error: type(error).__name__)
 @pytest.mark.asyncio
 async def test_whatever_the_block_raises_surfaces_as_it_is_and_leaves_nothing(path: Path, error: BaseException) -> None:
     store = SqliteCheckpointStore(path)

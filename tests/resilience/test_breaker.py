@@ -11,14 +11,14 @@ import pytest
 
 from cano.errors import CircuitOpenError, ConfigurationError
 from cano.resilience.breaker import BreakerState, CircuitBreaker, Permit
-from tests.virtual import Hands, hands
+from cano.testing import ManualClock
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
 
 
 @pytest.fixture
-def time() -> Iterator[Hands]:
-    with hands() as moved:
+def time() -> Iterator[ManualClock]:
+    with ManualClock() as moved:
         yield moved
 
 
@@ -36,11 +36,11 @@ def refused(breaker: CircuitBreaker) -> bool:
     return False
 
 
-def half_open(time: Hands, **policy: Any) -> CircuitBreaker:
+def half_open(time: ManualClock, **policy: Any) -> CircuitBreaker:
     """A breaker whose cool-down is just over; the next call is a trial."""
     breaker = CircuitBreaker(1, 30.0, **policy)
     fail(breaker)
-    time.now += 30
+    time.advance(30)
     return breaker
 
 
@@ -96,13 +96,13 @@ def test_only_the_first_outcome_of_a_permit_counts() -> None:
     assert breaker.state is OPEN, "the success after the failure did not count"
 
 
-def test_it_becomes_half_open_with_the_first_call_after_the_cool_down_and_not_before(time: Hands) -> None:
+def test_it_becomes_half_open_with_the_first_call_after_the_cool_down_and_not_before(time: ManualClock) -> None:
     breaker = CircuitBreaker(1, 30.0)
     fail(breaker)
-    time.now += 29.9
+    time.advance(29.9)
     assert refused(breaker)
     assert breaker.retry_after == pytest.approx(0.1)
-    time.now += 0.1
+    time.advance(0.1)
     assert (breaker.state, breaker.retry_after) == (OPEN, 0.0)
     assert breaker.state is OPEN, "reading changes nothing"
     permit = breaker.acquire()
@@ -111,7 +111,7 @@ def test_it_becomes_half_open_with_the_first_call_after_the_cool_down_and_not_be
     assert breaker.state is CLOSED
 
 
-def test_without_a_cool_down_the_next_call_is_a_trial(time: Hands) -> None:
+def test_without_a_cool_down_the_next_call_is_a_trial(time: ManualClock) -> None:
     breaker = CircuitBreaker(1, 0)
     fail(breaker)
     assert breaker.state is OPEN
@@ -119,7 +119,7 @@ def test_without_a_cool_down_the_next_call_is_a_trial(time: Hands) -> None:
     assert breaker.state is CLOSED
 
 
-def test_half_open_it_admits_so_many_trials_at_once_and_each_success_makes_room(time: Hands) -> None:
+def test_half_open_it_admits_so_many_trials_at_once_and_each_success_makes_room(time: ManualClock) -> None:
     breaker = half_open(time, half_open_max_calls=3)
     trials = [breaker.acquire() for _ in range(3)]
     assert refused(breaker)
@@ -134,7 +134,7 @@ def test_half_open_it_admits_so_many_trials_at_once_and_each_success_makes_room(
     assert breaker.state is CLOSED, "of an earlier epoch"
 
 
-def test_trials_may_come_one_after_another(time: Hands) -> None:
+def test_trials_may_come_one_after_another(time: ManualClock) -> None:
     breaker = half_open(time, half_open_max_calls=2)
     breaker.acquire().success()
     assert breaker.state is HALF_OPEN
@@ -142,20 +142,20 @@ def test_trials_may_come_one_after_another(time: Hands) -> None:
     assert breaker.state is CLOSED
 
 
-def test_a_failed_trial_opens_it_for_a_whole_cool_down_and_forgets_the_successes(time: Hands) -> None:
+def test_a_failed_trial_opens_it_for_a_whole_cool_down_and_forgets_the_successes(time: ManualClock) -> None:
     breaker = half_open(time, half_open_max_calls=2)
     breaker.acquire().success()
-    time.now += 7
+    time.advance(7)
     fail(breaker)
     assert (breaker.state, breaker.retry_after) == (OPEN, 30.0)
-    time.now += 30
+    time.advance(30)
     breaker.acquire().success()
     assert breaker.state is HALF_OPEN, "the success of the earlier half-open time does not count"
     breaker.acquire().success()
     assert breaker.state is CLOSED
 
 
-def test_of_two_trials_the_success_after_the_failure_is_ignored(time: Hands) -> None:
+def test_of_two_trials_the_success_after_the_failure_is_ignored(time: ManualClock) -> None:
     breaker = half_open(time, half_open_max_calls=2)
     first, second = breaker.acquire(), breaker.acquire()
     first.failure()
@@ -163,13 +163,13 @@ def test_of_two_trials_the_success_after_the_failure_is_ignored(time: Hands) -> 
     assert breaker.state is OPEN
 
 
-def test_a_permit_of_an_earlier_epoch_is_ignored_whatever_it_tells(time: Hands) -> None:
+def test_a_permit_of_an_earlier_epoch_is_ignored_whatever_it_tells(time: ManualClock) -> None:
     breaker = CircuitBreaker(1, 30.0)
     stale = [breaker.acquire() for _ in range(4)]
     fail(breaker)
     stale[0].failure()
     assert breaker.state is OPEN
-    time.now += 30
+    time.advance(30)
     trial = breaker.acquire()
     stale[1].success()
     stale[2].failure()
@@ -180,7 +180,7 @@ def test_a_permit_of_an_earlier_epoch_is_ignored_whatever_it_tells(time: Hands) 
     assert breaker.state is CLOSED
 
 
-def test_a_released_trial_makes_room_for_another(time: Hands) -> None:
+def test_a_released_trial_makes_room_for_another(time: ManualClock) -> None:
     """BR-94."""
     breaker = half_open(time)
     for _ in range(20):
@@ -190,7 +190,7 @@ def test_a_released_trial_makes_room_for_another(time: Hands) -> None:
     assert breaker.state is CLOSED
 
 
-def test_a_trial_that_is_garbage_collected_makes_room_for_another(time: Hands) -> None:
+def test_a_trial_that_is_garbage_collected_makes_room_for_another(time: ManualClock) -> None:
     breaker = half_open(time)
     cycle: list[Any] = [breaker.acquire()]
     cycle.append(cycle)
@@ -212,11 +212,11 @@ def test_permits_that_are_garbage_collected_count_for_nothing() -> None:
     assert breaker.state is CLOSED
 
 
-def test_a_stale_permit_that_is_garbage_collected_frees_no_slot(time: Hands) -> None:
+def test_a_stale_permit_that_is_garbage_collected_frees_no_slot(time: ManualClock) -> None:
     breaker = CircuitBreaker(1, 30.0)
     stale: Permit | None = breaker.acquire()
     fail(breaker)
-    time.now += 30
+    time.advance(30)
     trial = breaker.acquire()
     del stale
     gc.collect()
@@ -224,14 +224,14 @@ def test_a_stale_permit_that_is_garbage_collected_frees_no_slot(time: Hands) -> 
     trial.success()
 
 
-def test_a_whole_round_trip_is_counted(time: Hands) -> None:
+def test_a_whole_round_trip_is_counted(time: ManualClock) -> None:
     breaker = CircuitBreaker(2, 30.0)
     breaker.acquire().success()
     fail(breaker, 2)
     assert refused(breaker)
-    time.now += 30
+    time.advance(30)
     fail(breaker)
-    time.now += 30
+    time.advance(30)
     breaker.acquire().success()
     counts = breaker.counts
     assert (counts.acquired, counts.rejected, counts.successes, counts.failures) == (5, 1, 2, 3)
@@ -249,14 +249,14 @@ def test_a_stale_outcome_and_no_neutral_one_is_in_the_counts() -> None:
     assert (breaker.counts.acquired, breaker.counts.successes, breaker.counts.failures) == (3, 1, 1)
 
 
-def test_a_refusal_says_why_and_names_the_breaker_if_it_has_a_name(time: Hands) -> None:
+def test_a_refusal_says_why_and_names_the_breaker_if_it_has_a_name(time: ManualClock) -> None:
     for name, start in ((None, "circuit breaker"), ("payments", "circuit breaker payments")):
         breaker = CircuitBreaker(1, 30.0, name=name)
         fail(breaker)
         with pytest.raises(CircuitOpenError) as caught:
             breaker.acquire()
         assert str(caught.value) == f"{start} open: rejecting call"
-        time.now += 30
+        time.advance(30)
         trial = breaker.acquire()
         with pytest.raises(CircuitOpenError) as caught:
             breaker.acquire()
@@ -264,22 +264,22 @@ def test_a_refusal_says_why_and_names_the_breaker_if_it_has_a_name(time: Hands) 
         trial.success()
 
 
-def test_its_repr_says_how_long_it_stays_open(time: Hands) -> None:
+def test_its_repr_says_how_long_it_stays_open(time: ManualClock) -> None:
     breaker = CircuitBreaker(1, 30.0, name="payments")
     assert repr(breaker) == "<CircuitBreaker payments closed>"
     fail(breaker)
-    time.now += 10
+    time.advance(10)
     assert repr(breaker) == "<CircuitBreaker payments open, for 20.000 s>"
 
 
-def test_a_clock_that_begins_anew_does_not_keep_it_open(time: Hands) -> None:
+def test_a_clock_that_begins_anew_does_not_keep_it_open(time: ManualClock) -> None:
     """A module's breaker, used in one virtual event loop after another."""
     breaker = CircuitBreaker(1, 30.0)
     fail(breaker)
-    time.now = 0.0
-    assert refused(breaker)
-    time.now = 30.0
-    breaker.acquire().success()
+    with ManualClock() as anew:
+        assert refused(breaker)
+        anew.advance(30)
+        breaker.acquire().success()
     assert breaker.state is CLOSED
 
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import settings, strategies
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from cano import clock
 from cano.errors import CircuitOpenError
 from cano.resilience.breaker import BreakerState, CircuitBreaker, Permit
-from tests.virtual import Hands, run_virtually
+from cano.testing import ManualClock, simulate
 
 CALLS = strategies.integers(1, 3)
 
@@ -25,9 +24,8 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @initialize(threshold=CALLS, most=CALLS)
     def begin(self, threshold: int, most: int) -> None:
-        self.time = Hands()
-        self.replaced = clock.replaced(now=self.time)
-        self.replaced.__enter__()
+        self.time = ManualClock()
+        self.time.__enter__()
         self.threshold, self.most = threshold, most
         self.breaker = CircuitBreaker(threshold, 30.0, most)
         self.state, self.until, self.epoch = "closed", 0.0, 0
@@ -38,8 +36,8 @@ class BreakerMachine(RuleBasedStateMachine):
         self.kept: dict[int, Permit] = {}
 
     def teardown(self) -> None:
-        if hasattr(self, "replaced"):
-            self.replaced.__exit__(None, None, None)
+        if hasattr(self, "time"):
+            self.time.__exit__(None, None, None)
 
     def move(self, state: str) -> None:
         self.state, self.epoch, self.in_row, self.won, self.trials = state, self.epoch + 1, 0, 0, set()
@@ -86,7 +84,7 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @rule(seconds=strategies.sampled_from([0.0, 1.0, 29.0, 30.0, 1000.0]))
     def wait(self, seconds: float) -> None:
-        self.time.now += seconds
+        self.time.advance(seconds)
 
     @invariant()
     def it_is_in_the_state_of_the_reference(self) -> None:
@@ -179,10 +177,10 @@ def test_a_breaker_of_a_module_works_in_one_event_loop_after_another() -> None:
         async with SHARED:
             pass
 
-    run_virtually(failing())
-    run_virtually(failing())
+    simulate(failing, debug=True)
+    simulate(failing, debug=True)
     assert SHARED.state is BreakerState.OPEN
-    run_virtually(recovering())
+    simulate(recovering, debug=True)
     assert SHARED.state is BreakerState.CLOSED
     asyncio.run(failing())
     assert SHARED.counts.failures == 3

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
+from cano.clock import replaced
 from cano.errors import ConfigurationError, RateLimitedError
 from cano.resilience.limiter import MeteredLimiter, RateLimiter, WindowedRateLimiter
 from cano.resilience.meter import Usage
 from cano.resources import Resources
-from tests.virtual import Hands, hands, run_virtually
+from cano.testing import ManualClock, simulate
 
 BOTH: list[Callable[[int], MeteredLimiter]] = [RateLimiter.per_second, WindowedRateLimiter.per_hours]
 both = pytest.mark.parametrize("make", BOTH, ids=["bucket", "window"])
 
 
 @pytest.fixture(autouse=True)
-def time() -> Iterator[Hands]:
-    with hands() as moved:
+def time() -> Iterator[ManualClock]:
+    with ManualClock() as moved:
         yield moved
 
 
@@ -76,7 +77,7 @@ def test_an_impossible_cost_is_refused_at_once_by_every_verb(make: Callable[[int
         limiter.require,
         limiter.try_reserve,
         limiter.time_until,
-        lambda cost: run_virtually(acquire()),
+        lambda cost: simulate(acquire()),
     ):
         with pytest.raises(ConfigurationError, match="cost"):
             verb(cost)
@@ -114,79 +115,81 @@ def test_a_rate_that_no_float_holds_is_refused() -> None:
         RateLimiter(10**15, 1e-300)
 
 
-def test_a_bucket_fills_up_continuously_and_never_above_its_capacity(time: Hands) -> None:
+def test_a_bucket_fills_up_continuously_and_never_above_its_capacity(time: ManualClock) -> None:
     limiter = RateLimiter(50, 1.0)
     assert limiter.try_acquire(50)
-    time.now += 0.019
+    time.advance(0.019)
     assert (limiter.available, limiter.try_acquire()) == (0, False)
-    time.now += 0.001
+    time.advance(0.001)
     assert (limiter.available, limiter.try_acquire()) == (1, True)
-    time.now += 0.5
+    time.advance(0.5)
     assert limiter.available == 25
-    time.now += 1e12
+    time.advance(1e12)
     assert limiter.available == 50
 
 
-def test_a_bucket_holds_max_tokens_and_the_burst(time: Hands) -> None:
+def test_a_bucket_holds_max_tokens_and_the_burst(time: ManualClock) -> None:
     limiter = RateLimiter(1, timedelta(seconds=10), max_tokens=2, burst=5)
     assert limiter.capacity == 7
     assert sum(limiter.try_acquire() for _ in range(10)) == 7
-    time.now += 10
+    time.advance(10)
     assert limiter.available == 1
 
 
-def test_a_bucket_says_how_long_what_is_missing_takes(time: Hands) -> None:
+def test_a_bucket_says_how_long_what_is_missing_takes(time: ManualClock) -> None:
     limiter = RateLimiter(10, 1.0)
     assert limiter.time_until(10) == 0.0
     assert limiter.try_acquire(9)
     assert limiter.time_until(1) == 0.0
     assert limiter.time_until(3) == pytest.approx(0.2)
-    time.now += limiter.time_until(3)
+    time.advance(limiter.time_until(3))
     assert limiter.try_acquire(3)
 
 
 @pytest.mark.parametrize(("tokens", "period"), [(3, 0.7), (1, 1 / 3), (7, 1e-5), (10**9, 0.1), (1, 1e7)])
-def test_after_exactly_the_time_it_said_a_bucket_pays_whatever_the_rounding(time: Hands, tokens: int, period: float) -> None:
-    time.now = 123_456.789
+def test_after_exactly_the_time_it_said_a_bucket_pays_whatever_the_rounding(
+    time: ManualClock, tokens: int, period: float
+) -> None:
+    time.advance(123_456.789)
     limiter = RateLimiter(tokens, period, max_tokens=1)
     limiter.require()
     for _ in range(200):
         wait = limiter.time_until()
         assert wait > 0
-        time.now += max(wait, 0.001)
+        time.advance(max(wait, 0.001))
         assert limiter.try_acquire()
 
 
-def test_a_bucket_does_not_gain_by_rounding(time: Hands) -> None:
+def test_a_bucket_does_not_gain_by_rounding(time: ManualClock) -> None:
     limiter = RateLimiter(3, 0.7)
     began, admitted = time.now, 0
     for _ in range(20_000):
         admitted += limiter.try_acquire()
-        time.now += 0.0137
+        time.advance(0.0137)
     assert admitted <= 3 + (time.now - began) * 3 / 0.7
     assert admitted >= (time.now - began) * 3 / 0.7 - 1
 
 
-def test_a_bucket_that_fills_up_astronomically_slowly_waits_long_and_breaks_nothing(time: Hands) -> None:
+def test_a_bucket_that_fills_up_astronomically_slowly_waits_long_and_breaks_nothing(time: ManualClock) -> None:
     for period in (1.8e19, 1e308):
         limiter = RateLimiter(1, period)
         limiter.require()
-        time.now += 1e6
+        time.advance(1e6)
         assert not limiter.try_acquire()
         assert limiter.time_until() == pytest.approx(period)
         assert limiter.snapshot().available_in == pytest.approx(period)
 
 
-def test_a_window_opens_with_its_first_unit_and_gives_everything_back_at_its_end(time: Hands) -> None:
+def test_a_window_opens_with_its_first_unit_and_gives_everything_back_at_its_end(time: ManualClock) -> None:
     limiter = WindowedRateLimiter(3, 60.0)
-    time.now += 1000
+    time.advance(1000)
     assert limiter.try_acquire(2)
-    time.now += 59
+    time.advance(59)
     assert limiter.try_acquire()
     assert (limiter.try_acquire(), limiter.time_until(), limiter.time_until(3)) == (False, 1.0, 1.0)
-    time.now += 1
+    time.advance(1)
     assert (limiter.available, limiter.time_until(3)) == (3, 0.0)
-    time.now += 30
+    time.advance(30)
     assert limiter.try_acquire()
     assert limiter.snapshot() == Usage(1, 3, 0.0, time.now + 60), "the next one opened just now"
 
@@ -197,7 +200,7 @@ def test_a_window_is_filled_exactly() -> None:
     assert limiter.snapshot().used == 1000
 
 
-def test_windows_of_hours_and_days(time: Hands) -> None:
+def test_windows_of_hours_and_days(time: ManualClock) -> None:
     for limiter, seconds in (
         (WindowedRateLimiter.per_hours(100, 5), 5 * 3600),
         (WindowedRateLimiter.per_hours(100), 3600),
@@ -208,13 +211,13 @@ def test_windows_of_hours_and_days(time: Hands) -> None:
         assert (limiter.capacity, limiter.time_until()) == (100, seconds)
 
 
-def test_a_snapshot_says_what_is_used_and_only_a_windows_when_it_resets(time: Hands) -> None:
+def test_a_snapshot_says_what_is_used_and_only_a_windows_when_it_resets(time: ManualClock) -> None:
     bucket, window = RateLimiter(10), WindowedRateLimiter(10, 60.0)
     for limiter in (bucket, window):
         limiter.require(4)
     assert bucket.snapshot() == Usage(used=4, limit=10, available_in=0.0, resets_at=None)
     assert window.snapshot() == Usage(used=4, limit=10, available_in=0.0, resets_at=time.now + 60)
-    time.now += 10
+    time.advance(10)
     window.require(6)
     assert window.snapshot().available_in == 50.0
     assert bucket.snapshot().used == 0
@@ -223,14 +226,14 @@ def test_a_snapshot_says_what_is_used_and_only_a_windows_when_it_resets(time: Ha
 
 
 @both
-def test_require_says_when_to_try_again(make: Callable[[int], MeteredLimiter], time: Hands) -> None:
+def test_require_says_when_to_try_again(make: Callable[[int], MeteredLimiter], time: ManualClock) -> None:
     limiter = make(10)
     limiter.require(10)
     with pytest.raises(RateLimitedError, match=r"^the rate limit is used up; try again in \d+\.\d{3} s$") as caught:
         limiter.require(5)
     assert (caught.value.tier, caught.value.category) == (None, "rate_limited")
     assert caught.value.retry_after == limiter.time_until(5) > 0.4
-    time.now += caught.value.retry_after
+    time.advance(caught.value.retry_after)
     limiter.require(5)
 
 
@@ -276,11 +279,11 @@ def test_a_reservation_that_is_garbage_collected_is_given_back(make: Callable[[i
     assert limiter.available == 6
 
 
-def test_a_late_refund_does_not_fill_a_bucket_above_its_capacity(time: Hands) -> None:
+def test_a_late_refund_does_not_fill_a_bucket_above_its_capacity(time: ManualClock) -> None:
     limiter = RateLimiter(10, 1.0)
     reservation = limiter.try_reserve(8)
     assert reservation is not None
-    time.now += 0.5
+    time.advance(0.5)
     assert limiter.available == 7
     reservation.refund()
     assert limiter.available == 10
@@ -288,12 +291,12 @@ def test_a_late_refund_does_not_fill_a_bucket_above_its_capacity(time: Hands) ->
     assert not limiter.try_acquire()
 
 
-def test_a_refund_goes_into_no_other_window(time: Hands) -> None:
+def test_a_refund_goes_into_no_other_window(time: ManualClock) -> None:
     limiter = WindowedRateLimiter(2, 60.0)
     reservation, late = limiter.try_reserve(), limiter.try_reserve()
     assert reservation is not None
     assert late is not None
-    time.now += 60
+    time.advance(60)
     reservation.refund()
     assert limiter.available == 2
     limiter.require(2)
@@ -313,25 +316,25 @@ def test_it_counts_what_it_admits_and_refuses(make: Callable[[int], MeteredLimit
 
 
 @both
-def test_a_clock_that_begins_anew_holds_nothing_back(make: Callable[[int], MeteredLimiter], time: Hands) -> None:
+def test_a_clock_that_begins_anew_holds_nothing_back(make: Callable[[int], MeteredLimiter], time: ManualClock) -> None:
     """A module's limiter, used in one virtual event loop after another."""
+    time.advance(1000)
     limiter = make(10)
     limiter.require(10)
-    time.now = 0.0
-    assert not limiter.try_acquire()
-    time.now += limiter.time_until(10)
-    assert limiter.try_acquire(10)
+    with ManualClock() as anew:
+        assert not limiter.try_acquire()
+        anew.advance(limiter.time_until(10))
+        assert limiter.try_acquire(10)
 
 
-def test_clocks_that_disagree_a_little_admit_no_more(time: Hands) -> None:
+def test_clocks_that_disagree_a_little_admit_no_more(time: ManualClock) -> None:
     limiter = RateLimiter(100, 1.0)
     limiter.require(100)
     admitted = 0
     for _ in range(1000):  # two threads whose event loops are 5 ms apart
         for skew in (0.005, 0.0):
-            time.now += skew
-            admitted += limiter.try_acquire()
-            time.now -= skew
+            with replaced(now=lambda ahead=skew: time.now + ahead):
+                admitted += limiter.try_acquire()
     assert admitted == 0
 
 
@@ -343,7 +346,7 @@ def test_a_limiter_among_resources_is_left_as_it_is() -> None:
             assert resources["limiter"] is limiter
             assert limiter.available == 1
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 @both

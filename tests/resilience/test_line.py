@@ -14,7 +14,7 @@ from cano.errors import ConfigurationError, RateLimitedError
 from cano.resilience.counts import WAIT_BOUNDS
 from cano.resilience.gate import LOCK, LONGEST
 from cano.resilience.limiter import MeteredLimiter, RateLimiter, WindowedRateLimiter
-from tests.virtual import VirtualLoop, run_virtually
+from cano.testing import VirtualTimeLoop, simulate
 
 
 def now() -> float:
@@ -52,7 +52,7 @@ def test_with_units_there_nobody_waits() -> None:
         assert (now(), limiter.available) == (0.0, 0)
         assert (limiter.counts.waited, sum(limiter.counts.waits)) == (0, 0)
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 def test_an_empty_bucket_is_waited_for_as_long_as_what_is_missing_takes() -> None:
@@ -64,7 +64,7 @@ def test_an_empty_bucket_is_waited_for_as_long_as_what_is_missing_takes() -> Non
         await limiter.acquire(3)
         assert now() == pytest.approx(0.04, abs=0.004)
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 def test_a_full_window_is_waited_for_until_it_ends() -> None:
@@ -76,7 +76,7 @@ def test_a_full_window_is_waited_for_until_it_ends() -> None:
         assert now() == pytest.approx(107, abs=0.01)
         assert limiter.available == 0
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 @pytest.mark.asyncio
@@ -94,7 +94,7 @@ def test_those_who_wait_are_served_in_order_and_on_time() -> None:
         await asyncio.gather(*(arrivals.come(name) for name in "abcdef"))
         assert arrivals.admitted == [(name, pytest.approx(second, abs=0.02)) for second, name in enumerate("abcdef")]
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 def test_a_large_request_is_not_starved_by_small_ones_behind_it() -> None:
@@ -114,7 +114,7 @@ def test_a_large_request_is_not_starved_by_small_ones_behind_it() -> None:
         assert arrivals.order == "Labc"
         assert [when for _, when in arrivals.admitted] == pytest.approx([8, 9, 10, 11], abs=0.02)
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 @pytest.mark.asyncio
@@ -145,7 +145,7 @@ def test_when_a_large_request_is_cancelled_the_next_is_served_when_its_own_turn_
         await small
         assert arrivals.admitted == [("s", pytest.approx(5, abs=0.01))]
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 @pytest.mark.asyncio
@@ -227,28 +227,28 @@ def test_the_waits_are_counted() -> None:
         in_buckets = dict(zip([*WAIT_BOUNDS, None], counts.waits, strict=True))
         assert {bound: number for bound, number in in_buckets.items() if number} == {5.0: 2}
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 @pytest.mark.parametrize("period", [1e308, 1.8e19, 1e5])
 def test_an_astronomically_slow_refill_is_waited_for_without_a_busy_loop(period: float) -> None:
     async def main() -> int:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
+        assert isinstance(loop, VirtualTimeLoop)
         turns = 0
-        select = loop.leaps.select
+        turn = loop._run_once
 
-        def counted(timeout: float | None = None) -> Any:
+        def counted() -> None:
             nonlocal turns
             turns += 1
-            return select(timeout)
+            turn()
 
         def capped(delay: float, callback: Any, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
             assert delay <= 20 * LONGEST, "not every event loop can set a timer to anything"
             return call_later(delay, callback, *args, **kwargs)
 
         call_later, loop.call_later = loop.call_later, capped  # type: ignore[method-assign]  # to see the delays
-        loop.leaps.select = counted  # type: ignore[method-assign]  # to count the turns of the event loop
+        loop._run_once = counted  # type: ignore[method-assign]  # to count the turns of the event loop
         limiter = RateLimiter(1, period)
         limiter.require()
         (waiting,) = await start(limiter.acquire())
@@ -257,21 +257,21 @@ def test_an_astronomically_slow_refill_is_waited_for_without_a_busy_loop(period:
         waiting.cancel()
         return turns
 
-    assert run_virtually(main()) < 100
+    assert simulate(main, debug=True) < 100
 
 
 def test_rounding_costs_no_more_than_a_few_turns_of_the_event_loop() -> None:
     async def main() -> None:
         limiter = RateLimiter(3, 0.7, max_tokens=1)
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        loop.leaps.time = 987_654.321
+        assert isinstance(loop, VirtualTimeLoop)
+        loop.block(987_654.321)
         for _ in range(300):
             await limiter.acquire()
         took = loop.time() - 987_654.321
         assert 299 * 0.7 / 3 - 0.001 <= took <= 300 * 0.7 / 3 + 300 * 0.002
 
-    run_virtually(main())
+    simulate(main, timeout=None, debug=True)
 
 
 @pytest.mark.asyncio
@@ -316,7 +316,7 @@ def test_a_limiter_of_a_module_works_in_one_event_loop_after_another() -> None:
 
     for _ in range(3):
         asyncio.run(main())
-    run_virtually(main())
+    simulate(main, debug=True)
     assert SHARED.counts.acquired == 12
 
 

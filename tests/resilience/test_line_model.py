@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies
 
 from cano.resilience.limiter import MeteredLimiter, RateLimiter, WindowedRateLimiter
 from cano.resilience.tiers import MultiRateLimiter
-from tests.virtual import run_virtually
+from cano.testing import simulate
 
 CAPACITY = 5
 MOMENTS = strategies.integers(0, 40)
@@ -89,7 +89,7 @@ def test_nobody_waits_while_there_is_room_and_all_are_served_in_order(kind: str,
                     paid = sum(cost for other, cost in taken if other <= moment)
                     assert paid <= CAPACITY + (moment - began) / 2 + 1e-6, "never more than the rate allows"
 
-    run_virtually(main(), debug=False)
+    simulate(main, debug=False)
 
 
 def kept(limiters: dict[str, MeteredLimiter], admitted: list[Any]) -> bool:
@@ -134,7 +134,7 @@ def test_calls_for_several_tiers_are_all_admitted_in_the_end_and_charged_exactly
         await asyncio.sleep(1000)
         assert [one.available for one in limiters.values()] == [CAPACITY, CAPACITY]
 
-    run_virtually(main(), debug=False)
+    simulate(main, debug=False)
 
 
 def test_ten_thousand_requests_of_which_a_third_gives_up_leave_no_unit_behind() -> None:
@@ -163,7 +163,7 @@ def test_ten_thousand_requests_of_which_a_third_gives_up_leave_no_unit_behind() 
         await asyncio.sleep(0.0051)
         assert limiter.available == 5
 
-    run_virtually(main(), debug=False)
+    simulate(main, debug=False)
 
 
 def test_event_loops_in_threads_share_a_limiter_and_none_of_its_units_is_lost_or_given_twice() -> None:

@@ -10,7 +10,7 @@ import pytest
 from cano.errors import ConfigurationError, RateLimitedError
 from cano.resilience.limiter import MeteredLimiter, RateLimiter, WindowedRateLimiter
 from cano.resilience.tiers import MultiRateLimiter, Tier
-from tests.virtual import hands, run_virtually
+from cano.testing import ManualClock, simulate
 
 
 def slow(limit: int) -> WindowedRateLimiter:
@@ -105,7 +105,7 @@ def test_a_tier_that_is_not_there_is_refused_by_every_verb_and_nothing_is_charge
         limiter.require,
         limiter.try_reserve,
         limiter.time_until,
-        lambda only: run_virtually(acquire(only=only)),
+        lambda only: simulate(acquire(only=only)),
     ):
         with pytest.raises(ConfigurationError) as caught:
             verb(only=only)
@@ -119,7 +119,7 @@ def test_without_tiers_every_call_is_admitted() -> None:
         limiter.require()
         assert limiter.try_acquire()
         assert (limiter.time_until(), limiter.snapshot()) == (0.0, {})
-        run_virtually(limiter.acquire())
+        simulate(limiter.acquire())
         with pytest.raises(ConfigurationError, match="known ones: none"):
             limiter.require(only=("a",))
 
@@ -135,10 +135,10 @@ def test_a_limiter_in_two_tiers_is_charged_for_each() -> None:
 
 
 def test_a_limiter_in_two_tiers_says_how_long_both_charges_take() -> None:
-    with hands() as time:
+    with ManualClock() as time:
         limiter = MultiRateLimiter({name: bucket for bucket in [RateLimiter(2, 2.0)] for name in "xy"})
         limiter.require()
-        time.now += 1.0
+        time.advance(1.0)
         with pytest.raises(RateLimitedError) as caught:
             limiter.require()
         assert (caught.value.tier, caught.value.retry_after, limiter.time_until()) == ("y", 1.0, 1.0)
@@ -200,7 +200,7 @@ def test_how_long_it_takes_is_the_longest_of_the_tiers() -> None:
         limiter.require()
         assert (limiter.time_until(), limiter.time_until(only=("a",))) == (60.0, 5.0)
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 def test_a_call_waits_for_each_tier_that_refuses_and_holds_nothing_meanwhile() -> None:
@@ -220,7 +220,7 @@ def test_a_call_waits_for_each_tier_that_refuses_and_holds_nothing_meanwhile() -
         assert counts.wait_seconds == pytest.approx(60, abs=0.01)
         assert limiter.throttled == {"a": 1, "b": 0}
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 def test_calls_that_wait_are_served_in_order_whichever_tier_keeps_them() -> None:
@@ -239,7 +239,7 @@ def test_calls_that_wait_are_served_in_order_whichever_tier_keeps_them() -> None
         assert order == list(range(20))
         assert asyncio.get_running_loop().time() == pytest.approx(60, abs=0.1), "three in each window, two in the 7th"
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 def test_whoever_goes_over_to_another_line_takes_the_place_that_its_arrival_gives_it() -> None:
@@ -256,7 +256,7 @@ def test_whoever_goes_over_to_another_line_takes_the_place_that_its_arrival_give
         await asyncio.gather(come("both", None), come("b alone", ("b",)), come("a alone", ("a",)))
         assert order == ["a alone", "both", "b alone"]
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 def test_a_limiter_in_two_tiers_is_waited_for_without_a_busy_loop() -> None:
@@ -267,7 +267,7 @@ def test_a_limiter_in_two_tiers_is_waited_for_without_a_busy_loop() -> None:
             await limiter.acquire()
         assert asyncio.get_running_loop().time() == pytest.approx(4, abs=0.02)
 
-    run_virtually(main())
+    simulate(main, debug=True)
 
 
 @pytest.mark.asyncio

@@ -27,17 +27,18 @@ from cano import (
 from cano.scheduler.backoff import Backoff
 from cano.scheduler.scheduler import Scheduler
 from cano.scheduler.status import Phase
-from tests.scheduler.moments import Moments, Runs, play
+from cano.testing import VirtualTimeLoop
+from tests.scheduler.runs import Runs, play
 
 QUIET = Backoff(initial=0, jitter=0)
 
 
 def test_a_fixed_id_goes_on_with_the_unfinished_run_first_and_never_conflicts() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         store = MemoryCheckpointStore()
-        runs = Runs(moments, ValueError(), 0.0, store=store)
+        runs = Runs(ValueError(), 0.0, store=store)
         scheduler = Scheduler().manual(
-            "job", runs.workflow, "start", workflow_id="only", backoff=QUIET, data=lambda due: moments.passed
+            "job", runs.workflow, "start", workflow_id="only", backoff=QUIET, data=lambda due: loop.time()
         )
         async with scheduler:
             failed = scheduler.trigger("job")
@@ -57,13 +58,13 @@ def test_a_fixed_id_goes_on_with_the_unfinished_run_first_and_never_conflicts() 
             ("completed", False),
         ]
         assert runs.ids == ["only"] * 3
-        assert runs.data == [1000.0, 1000.0, 1010.0], "a resumed run keeps its own data"
+        assert runs.data == [0.0, 0.0, 10.0], "a resumed run keeps its own data"
 
     play(main)
 
 
 def test_a_cancelled_run_of_a_fixed_id_is_paused_and_gone_on_with() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         class Count(SteppedTask[str, int]):
             async def step(self, ctx: Any, cursor: int | None) -> Any:
                 steps.append(cursor)
@@ -88,9 +89,9 @@ def test_a_cancelled_run_of_a_fixed_id_is_paused_and_gone_on_with() -> None:
 
 
 def test_each_fire_has_an_id_of_its_own_and_a_failed_one_stays_to_be_resumed() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         store = MemoryCheckpointStore()
-        runs = Runs(moments, ValueError(), 0.0, store=store)
+        runs = Runs(ValueError(), 0.0, store=store)
         scheduler = Scheduler().cron("job", runs.workflow, "start", "0 * * * *", backoff=QUIET)
         async with scheduler:
             await asyncio.sleep(2 * 3600 + 1)
@@ -101,9 +102,9 @@ def test_each_fire_has_an_id_of_its_own_and_a_failed_one_stays_to_be_resumed() -
 
 
 def test_a_run_that_somebody_else_has_is_skipped_neither_failure_nor_success() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         store = MemoryCheckpointStore()
-        runs = Runs(moments, ValueError(), 50.0, 0.0, store=store)
+        runs = Runs(ValueError(), 50.0, 0.0, store=store)
         options: dict[str, Any] = {"workflow_id": "shared", "backoff": Backoff(initial=100, jitter=0, trip_after=2)}
         scheduler = Scheduler().manual("one", runs.workflow, "start", **options)
         scheduler.manual("two", runs.workflow, "start", **options)
@@ -125,9 +126,9 @@ def test_a_run_that_somebody_else_has_is_skipped_neither_failure_nor_success() -
 
 
 def test_a_log_of_another_version_is_a_failure_that_backs_off() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         store = MemoryCheckpointStore()
-        old, new = Runs(moments, ValueError(), store=store), Runs(moments, store=store, workflow_version=1)
+        old, new = Runs(ValueError(), store=store), Runs(store=store, workflow_version=1)
         scheduler = (
             Scheduler()
             .manual("old", old.workflow, "start", workflow_id="x")

@@ -27,7 +27,8 @@ from cano import (
 from cano.scheduler.backoff import Backoff
 from cano.scheduler.scheduler import Scheduler
 from cano.scheduler.status import Phase
-from tests.scheduler.moments import Moments, play
+from cano.testing import VirtualTimeLoop
+from tests.scheduler.runs import play
 
 
 class Long(PollTask[str]):
@@ -79,7 +80,7 @@ MODELS: dict[str, Any] = {
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("how", ["cancel", "stop"])
 def test_a_stop_ends_a_run_of_any_model_and_is_no_failure(model: str, stored: bool, how: str) -> None:
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         workflow: Workflow[str] = Workflow(checkpoint_store=MemoryCheckpointStore() if stored else None)
         workflow.register("start", MODELS[model]()).add_exit_state("done")
         scheduler = Scheduler().cron("job", workflow, "start", "* * * * *", backoff=Backoff(trip_after=1))
@@ -120,21 +121,21 @@ def test_a_stop_rolls_a_saga_back_in_reverse_and_a_rollback_that_is_not_clean_is
                 raise OSError
             undone.append(output)
 
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         workflow: Workflow[str] = Workflow(checkpoint_store=MemoryCheckpointStore() if how == "rollback" else None)
         workflow.register("start", Step("a", "b")).register("b", Step("b", "c")).register("c", Long()).add_exit_state("done")
         scheduler = Scheduler().manual("job", workflow, "start")
         async with scheduler:
             fire = scheduler.trigger("job")
             await asyncio.sleep(5)
-            began = moments.passed
+            began = loop.time()
             if how == "stop":
                 await scheduler.stop()
             else:
                 scheduler.cancel("job", rollback=how == "rollback")
             with pytest.raises(WorkflowCancelledError if clean else CompensationFailedError):
                 await fire
-            assert moments.passed - began < 5
+            assert loop.time() - began < 5
             assert undone == (["b", "a"] if clean else ["a"])
             assert scheduler.status("job").streak == (0 if clean else 1)
 

@@ -21,7 +21,8 @@ from cano import (
 from cano.scheduler.backoff import Backoff
 from cano.scheduler.scheduler import Scheduler
 from cano.scheduler.status import BUCKETS, FlowCounters, Phase
-from tests.scheduler.moments import BEGINNING, Moments, Runs, play
+from cano.testing import VirtualTimeLoop
+from tests.scheduler.runs import BEGINNING, Runs, play
 
 QUIET = Backoff(initial=0, jitter=0)
 
@@ -31,7 +32,7 @@ def at(*seconds: float) -> list[float]:
 
 
 def test_registration_checks_everything_at_once() -> None:
-    workflow, scheduler = Runs(None).workflow, Scheduler()
+    workflow, scheduler = Runs().workflow, Scheduler()
     scheduler.manual("a", workflow, "start").every("b", workflow, "start", timedelta(minutes=1), fixed="rate")
     assert len(scheduler) == 2
     assert "a" in scheduler
@@ -68,8 +69,8 @@ def test_registration_checks_everything_at_once() -> None:
 def test_a_fixed_rate_fires_at_once_keeps_its_grid_and_makes_up_once_for_a_run_that_took_longer() -> None:
     """BR-102."""
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 1.0, 35.0, 1.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(1.0, 35.0, 1.0)
         scheduler = Scheduler().every("tick", runs.workflow, "start", 10.0, fixed="rate")
         async with scheduler:
             await asyncio.sleep(62)
@@ -81,8 +82,8 @@ def test_a_fixed_rate_fires_at_once_keeps_its_grid_and_makes_up_once_for_a_run_t
 
 
 def test_a_fixed_delay_counts_from_the_end_of_a_run() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 4.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(4.0)
         scheduler = Scheduler().every("tick", runs.workflow, "start", 10.0, fixed="delay", first=3.0)
         async with scheduler:
             await asyncio.sleep(35)
@@ -95,15 +96,15 @@ def test_a_fixed_delay_counts_from_the_end_of_a_run() -> None:
 def test_a_blocked_event_loop_gives_one_catch_up_run() -> None:
     """BR-102."""
 
-    async def main(moments: Moments) -> None:
-        runs, other, nightly = Runs(moments), Runs(moments), Runs(moments)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs, other, nightly = Runs(), Runs(), Runs()
         scheduler = Scheduler().every("rate", runs.workflow, "start", 60.0, fixed="rate")
         scheduler.every("delay", other.workflow, "start", 60.0, fixed="delay").cron(
             "cron", nightly.workflow, "start", "* * * * *"
         )
         async with scheduler:
             await asyncio.sleep(70)
-            moments.block(600)
+            loop.block(600)
             await asyncio.sleep(55)
         assert runs.at == at(0, 60, 670, 720)
         assert other.at == at(0, 60, 670)
@@ -116,8 +117,8 @@ def test_a_blocked_event_loop_gives_one_catch_up_run() -> None:
 def test_cron_fires_by_the_wall_clock_of_its_zone_across_a_change_of_the_clocks() -> None:
     """BR-100."""
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs()
         scheduler = Scheduler().cron("nightly", runs.workflow, "start", "30 2 * * *", tz="Europe/Berlin")
         async with scheduler:
             next_fire = scheduler.status("nightly").next_fire
@@ -133,20 +134,20 @@ def test_cron_fires_by_the_wall_clock_of_its_zone_across_a_change_of_the_clocks(
 def test_a_wall_clock_that_jumps_neither_stalls_cron_nor_makes_it_early_or_double() -> None:
     """BR-98: put forward by a day, back by a day, and by half a minute just after a fire."""
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs()
         scheduler = Scheduler().cron("hourly", runs.workflow, "start", "0 * * * *")
         async with scheduler:
             await asyncio.sleep(10)
-            moments.suspend(86400)  # 00:00:10 of the next day: made up for once, within 30 seconds
+            loop.step_wall(86400)  # 00:00:10 of the next day: made up for once, within 30 seconds
             await asyncio.sleep(31)
             assert [scheduler.status("hourly").runs, scheduler.status("hourly").skipped] == [1, 23]
-            moments.suspend(-86400)
+            loop.step_wall(-86400)
             await asyncio.sleep(3600)
             assert scheduler.status("hourly").runs == 2
-            moments.suspend(-90)  # 00:59:11 again
+            loop.step_wall(-90)  # 00:59:11 again
             await asyncio.sleep(3600)
-            moments.suspend(7200)
+            loop.step_wall(7200)
             await asyncio.sleep(31)
         assert all(f"{outcome:%M%S}" >= "0000" for outcome in runs.walls)
         hours = [wall.replace(minute=0, second=0, microsecond=0) for wall in runs.walls]
@@ -157,8 +158,8 @@ def test_a_wall_clock_that_jumps_neither_stalls_cron_nor_makes_it_early_or_doubl
 
 
 def test_a_trigger_gives_the_exit_state_or_what_the_run_raised_to_whoever_awaits() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 1.0, ValueError("no"), 1.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(1.0, ValueError("no"), 1.0)
         scheduler = Scheduler().manual("job", runs.workflow, "start", backoff=QUIET, data={"from": "the flow"})
         async with scheduler:
             fire = scheduler.trigger("job", data={"from": "the trigger"})
@@ -185,8 +186,8 @@ def test_a_trigger_gives_the_exit_state_or_what_the_run_raised_to_whoever_awaits
 
 
 def test_data_may_be_made_for_each_fire_from_its_instant() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs()
         scheduler = Scheduler().cron("day", runs.workflow, "start", "0 0 * * *", data=lambda due: {"day": due.date().isoformat()})
         async with scheduler:
             await asyncio.sleep(2 * 86400 + 1)
@@ -203,8 +204,8 @@ def test_a_data_function_or_an_observer_that_fails_never_leaves_a_flow_running()
     def no_data(due: datetime) -> Any:
         raise LookupError
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, observers=[Broken()])
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(observers=[Broken()])
         scheduler = Scheduler().manual("data", runs.workflow, "start", data=no_data).manual("observer", runs.workflow, "start")
         async with scheduler:
             with pytest.raises(LookupError):
@@ -217,8 +218,8 @@ def test_a_data_function_or_an_observer_that_fails_never_leaves_a_flow_running()
 
 
 def test_a_trigger_is_refused_with_a_reason() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 5.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(5.0)
         scheduler = Scheduler().manual("job", runs.workflow, "start")
         with pytest.raises(WorkflowError, match="not running"):
             scheduler.trigger("job")
@@ -245,8 +246,8 @@ def test_a_trigger_is_refused_with_a_reason() -> None:
 
 
 def test_a_flow_that_is_due_while_a_triggered_run_goes_on_waits_for_its_end() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 25.0, 0.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(25.0, 0.0)
         scheduler = Scheduler().every("tick", runs.workflow, "start", 10.0, fixed="rate", first=10.0)
         async with scheduler:
             await scheduler.trigger("tick")
@@ -258,9 +259,9 @@ def test_a_flow_that_is_due_while_a_triggered_run_goes_on_waits_for_its_end() ->
 
 
 def test_failures_back_off_twice_as_long_each_time_and_a_success_ends_that() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         no = ValueError()
-        runs = Runs(moments, no, no, no, 0.0)
+        runs = Runs(no, no, no, 0.0)
         backoff = Backoff(initial=15.0, jitter=0.0)
         scheduler = Scheduler().every("tick", runs.workflow, "start", 10.0, fixed="rate", backoff=backoff)
         async with scheduler:
@@ -281,8 +282,8 @@ def test_failures_back_off_twice_as_long_each_time_and_a_success_ends_that() -> 
 
 
 def test_cron_does_not_fire_during_a_back_off_and_makes_up_for_it_once() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, ValueError(), 0.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(ValueError(), 0.0)
         backoff = Backoff(initial=200.0, jitter=0.0)
         scheduler = Scheduler().cron("tick", runs.workflow, "start", "* * * * *", backoff=backoff)
         async with scheduler:
@@ -294,9 +295,9 @@ def test_cron_does_not_fire_during_a_back_off_and_makes_up_for_it_once() -> None
 
 
 def test_a_trip_ends_the_firing_until_a_reset_and_is_not_made_up_for() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         no = ValueError()
-        runs = Runs(moments, no, no, 0.0, no, no, 0.0)
+        runs = Runs(no, no, 0.0, no, no, 0.0)
         scheduler = Scheduler()
         scheduler.every("tick", runs.workflow, "start", 10.0, fixed="rate", backoff=Backoff(0, jitter=0, trip_after=2))
         async with scheduler:
@@ -319,8 +320,8 @@ def test_a_trip_ends_the_firing_until_a_reset_and_is_not_made_up_for() -> None:
 
 
 def test_a_trigger_goes_through_a_back_off_and_its_success_ends_it() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, ValueError(), 0.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(ValueError(), 0.0)
         scheduler = Scheduler().every("tick", runs.workflow, "start", 10.0, fixed="delay", backoff=Backoff(initial=300.0))
         async with scheduler:
             await asyncio.sleep(1)
@@ -339,8 +340,8 @@ def test_a_reset_during_a_run_forgets_the_failure_of_that_run_too() -> None:
         await asyncio.sleep(5)
         raise ValueError
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, ValueError(), fail, ValueError())
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(ValueError(), fail, ValueError())
         scheduler = Scheduler().manual("job", runs.workflow, "start", backoff=Backoff(trip_after=2))
         async with scheduler:
             await asyncio.gather(scheduler.trigger("job"), return_exceptions=True)
@@ -357,8 +358,8 @@ def test_a_reset_during_a_run_forgets_the_failure_of_that_run_too() -> None:
 
 
 def test_twenty_triggers_leave_nothing_behind() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs()
         scheduler = Scheduler().manual("job", runs.workflow, "start")
         async with scheduler:
             for _ in range(20):
@@ -371,8 +372,8 @@ def test_twenty_triggers_leave_nothing_behind() -> None:
 
 
 def test_a_start_names_every_problem_and_starts_nothing() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs()
         empty: Workflow[Any] = Workflow()
         scheduler = Scheduler().manual("good", runs.workflow, "start").manual("lost", runs.workflow, "nowhere")
         scheduler.manual("empty", empty, "start")
@@ -400,8 +401,8 @@ def test_the_resources_of_all_workflows_are_up_from_start_to_stop() -> None:
         async def teardown(self) -> None:
             log.append(f"-{self.name}")
 
-    async def main(moments: Moments) -> None:
-        one, two = Runs(moments, resources={"a": Noted("a"), "b": Noted("b")}), Runs(moments, resources={"c": Noted("c")})
+    async def main(loop: VirtualTimeLoop) -> None:
+        one, two = Runs(resources={"a": Noted("a"), "b": Noted("b")}), Runs(resources={"c": Noted("c")})
         scheduler = Scheduler().manual("one", one.workflow, "start").manual("two", two.workflow, "start")
         scheduler.manual("again", one.workflow, "start")
         for _ in range(2):
@@ -412,7 +413,7 @@ def test_the_resources_of_all_workflows_are_up_from_start_to_stop() -> None:
                 assert log == ["+a", "+b", "+c"]
             assert log == ["+a", "+b", "+c", "-c", "-b", "-a"]
             log.clear()
-        bad = Runs(moments, resources={"d": Noted("d", OSError("no"))})
+        bad = Runs(resources={"d": Noted("d", OSError("no"))})
         scheduler.manual("bad", bad.workflow, "start")
         with pytest.raises(OSError, match="no"):
             await scheduler.start()
@@ -423,8 +424,8 @@ def test_the_resources_of_all_workflows_are_up_from_start_to_stop() -> None:
 
 
 def test_counters_hold_durations_in_buckets() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 0.05, 5.0, 7200.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(0.05, 5.0, 7200.0)
         scheduler = Scheduler().manual("job", runs.workflow, "start")
         async with scheduler:
             for _ in range(3):
@@ -450,8 +451,8 @@ def test_counters_hold_durations_in_buckets() -> None:
 def test_a_rough_day_never_overlaps_and_never_loses_count() -> None:
     """BR-102, BR-90: one fire is one run, whatever the back-off."""
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, *(3.0, 700.0, ValueError(), 59.0, 61.0, 0.0) * 40, 0.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(*(3.0, 700.0, ValueError(), 59.0, 61.0, 0.0) * 40, 0.0)
         scheduler = Scheduler().cron("tick", runs.workflow, "start", "* * * * *", backoff=Backoff(initial=130, jitter=0.5))
         async with scheduler:
             await asyncio.sleep(86401)
@@ -466,12 +467,12 @@ def test_a_rough_day_never_overlaps_and_never_loses_count() -> None:
 def test_a_wall_clock_that_lags_a_little_makes_no_fire_early() -> None:
     """BR-98."""
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs()
         scheduler = Scheduler().cron("tick", runs.workflow, "start", "* * * * *")
         async with scheduler:
             await asyncio.sleep(59.9)
-            moments.suspend(-0.3)
+            loop.step_wall(-0.3)
             await asyncio.sleep(1)
         assert runs.at == at(60.3)
         assert runs.walls[0] >= BEGINNING + timedelta(minutes=1)

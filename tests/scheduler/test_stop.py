@@ -12,8 +12,8 @@ from cano.scheduler.backoff import Backoff
 from cano.scheduler.scheduler import Scheduler
 from cano.scheduler.session import GRACE
 from cano.scheduler.status import Phase
-from tests.models import Crash
-from tests.scheduler.moments import Moments, Runs, play
+from cano.testing import Crashed, VirtualTimeLoop
+from tests.scheduler.runs import Runs, play
 
 
 async def stubborn() -> None:
@@ -29,9 +29,9 @@ async def stubborn() -> None:
 def test_a_cancel_right_after_a_trigger_is_never_missed() -> None:
     """BR-38."""
 
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         for turns in range(30):
-            runs = Runs(moments, 100.0)
+            runs = Runs(100.0)
             scheduler = Scheduler().manual("job", runs.workflow, "start")
             async with scheduler:
                 began = asyncio.get_running_loop().time()
@@ -53,8 +53,8 @@ def test_a_cancel_right_after_a_trigger_is_never_missed() -> None:
 def test_a_cancel_stops_only_the_run_that_goes_on() -> None:
     """BR-94: and it is no failure."""
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 100.0, 1.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(100.0, 1.0)
         scheduler = Scheduler().every("tick", runs.workflow, "start", 10.0, fixed="rate", backoff=Backoff(trip_after=1))
         async with scheduler:
             await asyncio.sleep(5)
@@ -68,8 +68,8 @@ def test_a_cancel_stops_only_the_run_that_goes_on() -> None:
 
 
 def test_whoever_awaits_a_fire_may_be_cancelled_and_the_run_goes_on() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 10.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(10.0)
         scheduler = Scheduler().manual("job", runs.workflow, "start")
         async with scheduler:
             fire = scheduler.trigger("job")
@@ -85,8 +85,8 @@ def test_whoever_awaits_a_fire_may_be_cancelled_and_the_run_goes_on() -> None:
 def test_a_stop_wakes_sleepers_drains_runs_and_is_idempotent() -> None:
     """BR-31, BR-33."""
 
-    async def main(moments: Moments) -> None:
-        runs, hourly = Runs(moments, 30.0), Runs(moments)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs, hourly = Runs(30.0), Runs()
         scheduler = Scheduler().manual("job", runs.workflow, "start")
         scheduler.every("hourly", hourly.workflow, "start", 3600, fixed="rate", first=3600)
         scheduler.cron("daily", hourly.workflow, "start", "0 4 * * *")
@@ -117,8 +117,8 @@ def test_a_stop_wakes_sleepers_drains_runs_and_is_idempotent() -> None:
 def test_a_run_that_cannot_be_stopped_is_left_behind_in_time_and_never_overlapped(caplog: pytest.LogCaptureFixture) -> None:
     """BR-36, BR-38."""
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, stubborn, 0.0, drain_timeout=None)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(stubborn, 0.0, drain_timeout=None)
         scheduler = Scheduler(stop_timeout=5.0).manual("job", runs.workflow, "start").manual("idle", runs.workflow, "start")
         await scheduler.start()
         fire = scheduler.trigger("job")
@@ -149,8 +149,8 @@ def test_a_teardown_that_never_ends_is_cut_in_time_and_named(caplog: pytest.LogC
         async def teardown(self) -> None:
             await asyncio.Event().wait()
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, resources={"stuck": Stuck()})
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(resources={"stuck": Stuck()})
         scheduler = Scheduler(stop_timeout=5.0).manual("job", runs.workflow, "start")
         await scheduler.start()
         began = asyncio.get_running_loop().time()
@@ -175,8 +175,8 @@ def test_a_cancelled_stop_ends_the_drains_cleans_up_and_is_cancelled() -> None:
         finally:
             await asyncio.sleep(1000)
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, slow_drain, resources={"noted": Noted()}, drain_timeout=None)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(slow_drain, resources={"noted": Noted()}, drain_timeout=None)
         scheduler = Scheduler(stop_timeout=900.0).manual("job", runs.workflow, "start")
         await scheduler.start()
         fire = scheduler.trigger("job")
@@ -192,10 +192,10 @@ def test_a_cancelled_stop_ends_the_drains_cleans_up_and_is_cancelled() -> None:
     play(main)
 
 
-@pytest.mark.parametrize("error", [KeyError("body"), asyncio.CancelledError(), Crash()])
+@pytest.mark.parametrize("error", [KeyError("body"), asyncio.CancelledError(), Crashed()])
 def test_what_the_body_raises_stops_everything_and_comes_out(error: BaseException) -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 100.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(100.0)
         scheduler = Scheduler().every("tick", runs.workflow, "start", 1.0, fixed="rate")
         with pytest.raises(type(error)) as caught:
             async with scheduler:
@@ -208,8 +208,8 @@ def test_what_the_body_raises_stops_everything_and_comes_out(error: BaseExceptio
 
 
 def test_an_enclosing_timeout_stops_the_scheduler_and_becomes_a_timeout_error() -> None:
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, 100.0)
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(100.0)
         scheduler = Scheduler().every("tick", runs.workflow, "start", 1.0, fixed="rate")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5), scheduler:
@@ -221,12 +221,12 @@ def test_an_enclosing_timeout_stops_the_scheduler_and_becomes_a_timeout_error() 
     play(main)
 
 
-@pytest.mark.parametrize("error", [Crash(), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [Crashed(), SystemExit(3), KeyboardInterrupt()])
 @pytest.mark.parametrize("body", ["wait", "sleep", "await", "stop", "swallow"])
 def test_a_base_exception_of_a_run_stops_the_scheduler_and_comes_out_of_it(error: BaseException, body: str) -> None:
     """Like a TaskGroup: the body is interrupted, the other flows drain, resources are torn down."""
 
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         async def crash() -> None:
             try:
                 await asyncio.sleep(5)
@@ -241,7 +241,7 @@ def test_a_base_exception_of_a_run_stops_the_scheduler_and_comes_out_of_it(error
                 await asyncio.sleep(1)
                 torn.append(asyncio.get_running_loop().time())
 
-        runs, other = Runs(moments, crash, resources={"noted": Noted()}), Runs(moments, 100.0)
+        runs, other = Runs(crash, resources={"noted": Noted()}), Runs(100.0)
         scheduler = Scheduler().manual("job", runs.workflow, "start").every("other", other.workflow, "start", 1, fixed="delay")
         with pytest.raises(type(error)) as caught:
             async with scheduler:
@@ -263,7 +263,7 @@ def test_a_base_exception_of_a_run_stops_the_scheduler_and_comes_out_of_it(error
         current = asyncio.current_task()
         assert current is not None
         assert current.cancelling() == 0
-        assert torn == [asyncio.get_running_loop().time()] == [pytest.approx(1006.0)]
+        assert torn == [asyncio.get_running_loop().time()] == [pytest.approx(6.0)]
         last = scheduler.status("job").last
         assert last is not None
         assert (last.kind, scheduler.status("job").phase, other.ended) == ("crashed", Phase.STOPPED, 0)
@@ -274,19 +274,19 @@ def test_a_base_exception_of_a_run_stops_the_scheduler_and_comes_out_of_it(error
 
 
 def test_without_async_with_a_base_exception_comes_out_of_wait_or_of_the_next_stop() -> None:
-    async def main(moments: Moments) -> None:
-        error = Crash()
-        scheduler = Scheduler().manual("job", Runs(moments, error).workflow, "start")
+    async def main(loop: VirtualTimeLoop) -> None:
+        error = Crashed()
+        scheduler = Scheduler().manual("job", Runs(error).workflow, "start")
         await scheduler.start()
         scheduler.trigger("job")
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await scheduler.wait()
         await scheduler.stop()
         await scheduler.start()
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await scheduler.trigger("job")
         await asyncio.sleep(1)
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await scheduler.stop()
         await scheduler.stop()
 
@@ -294,14 +294,14 @@ def test_without_async_with_a_base_exception_comes_out_of_wait_or_of_the_next_st
 
 
 def test_a_run_that_stops_its_own_scheduler_does_not_wait_for_itself() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         async def from_inside() -> None:
             with pytest.raises(WorkflowError, match="its own end"):
                 await fires[0]
             await asyncio.create_task(scheduler.stop())
             await asyncio.sleep(100)
 
-        runs = Runs(moments, from_inside)
+        runs = Runs(from_inside)
         scheduler = Scheduler().manual("job", runs.workflow, "start")
         fires = []
         async with scheduler:
@@ -309,7 +309,7 @@ def test_a_run_that_stops_its_own_scheduler_does_not_wait_for_itself() -> None:
             await scheduler.wait()
         assert fires[0].outcome is not None
         assert fires[0].outcome.kind == "cancelled"
-        assert asyncio.get_running_loop().time() == 1000.0
+        assert asyncio.get_running_loop().time() == 0.0
 
     play(main)
 
@@ -329,8 +329,8 @@ def test_a_start_that_is_cancelled_or_stopped_leaves_nothing() -> None:
             await asyncio.sleep(1)
             log.append("down")
 
-    async def main(moments: Moments) -> None:
-        runs = Runs(moments, resources={"quick": Slow(1), "slow": Slow(100)})
+    async def main(loop: VirtualTimeLoop) -> None:
+        runs = Runs(resources={"quick": Slow(1), "slow": Slow(100)})
         scheduler = Scheduler().every("tick", runs.workflow, "start", 1.0, fixed="rate")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5):
@@ -360,14 +360,14 @@ def test_stops_at_random_moments_leave_no_task_and_settle_every_fire() -> None:
         finally:
             await asyncio.sleep(0.5)
 
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         chance = random.Random(7)
-        runs = Runs(moments, *(0.3, ValueError(), slow_to_go, 1.7) * 400, 0.0)
+        runs = Runs(*(0.3, ValueError(), slow_to_go, 1.7) * 400, 0.0)
         scheduler = Scheduler(stop_timeout=1.0)
         scheduler.every("rate", runs.workflow, "start", 0.7, fixed="rate", backoff=Backoff(initial=0.1))
         scheduler.every("delay", runs.workflow, "start", 0.4, fixed="delay", backoff=Backoff(initial=0.1, trip_after=9))
         scheduler.cron("cron", runs.workflow, "start", "*/2 * * * * *").manual("job", runs.workflow, "start")
-        for _ in range(150):
+        for _ in range(50):
             before = asyncio.all_tasks()
             async with scheduler:
                 fire = scheduler.trigger("job")
@@ -383,7 +383,7 @@ def test_stops_at_random_moments_leave_no_task_and_settle_every_fire() -> None:
 
 
 def test_one_scheduler_serves_one_event_loop_after_another_even_without_a_stop() -> None:
-    runs = Runs(None, 100.0, 0.0)
+    runs = Runs(100.0, 0.0)
     scheduler = Scheduler().manual("job", runs.workflow, "start")
 
     async def forget() -> None:
@@ -423,14 +423,14 @@ def test_one_scheduler_serves_one_event_loop_after_another_even_without_a_stop()
 def test_a_failure_while_it_stops_surfaces_in_the_fire_and_the_scheduler_stops_all_the_same() -> None:
     """BR-38."""
 
-    async def main(moments: Moments) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
         async def fails_to_go() -> None:
             try:
                 await asyncio.sleep(100)
             finally:
                 raise OSError
 
-        runs = Runs(moments, fails_to_go)
+        runs = Runs(fails_to_go)
         scheduler = Scheduler().manual("job", runs.workflow, "start")
         async with scheduler:
             fire = scheduler.trigger("job")
@@ -449,8 +449,8 @@ def test_a_reset_while_it_stops_fires_nothing() -> None:
         finally:
             await asyncio.sleep(3)
 
-    async def main(moments: Moments) -> None:
-        slow, quick = Runs(moments, slow_to_go), Runs(moments, ValueError())
+    async def main(loop: VirtualTimeLoop) -> None:
+        slow, quick = Runs(slow_to_go), Runs(ValueError())
         scheduler = Scheduler().manual("slow", slow.workflow, "start")
         scheduler.every("quick", quick.workflow, "start", 1.0, fixed="rate", backoff=Backoff(initial=60.0))
         async with scheduler:

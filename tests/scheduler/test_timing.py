@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cano.scheduler.cron import Calendar
 from cano.scheduler.timing import LOOK, MOST, Cron, FixedDelay, FixedRate, Manual
-from tests.scheduler.moments import BEGINNING as WALL
+from tests.scheduler.runs import BEGINNING as WALL
 
 
 def minutes(number: float) -> datetime:
@@ -133,6 +133,17 @@ def test_a_catch_up_never_uses_an_instant_a_second_time() -> None:
     timing.wait(0.0, minutes(0.5))
     assert timing.take(0.0, minutes(5.5))[0] == minutes(1)
     assert timing.wait(0.0, minutes(5.5)) == 30.0
+
+
+def test_what_was_due_stays_due_when_the_wall_clock_is_put_back_before_it_could_fire() -> None:
+    """BR-102: during a back-off, say, or because somebody asked for the status at that moment."""
+    timing = every_minute()
+    timing.begin(0.0, WALL)
+    assert timing.wait(0.0, minutes(1.5)) == -30.0
+    assert timing.wait(0.0, minutes(1.25)) == -15.0, "minute 1 is not lost"
+    assert timing.wait(0.0, minutes(0.5)) == 30.0, "but it is not fired early"
+    assert timing.take(0.0, minutes(1.25)) == (minutes(1), 0)
+    assert timing.wait(0.0, minutes(1.25)) == 45.0
 
 
 @settings(max_examples=200, deadline=None)

@@ -27,13 +27,10 @@ from cano import (
     Workflow,
     WorkflowCancelledError,
 )
+from cano.testing import Crashed
 from tests.streams import Probe, machine, numbers, run, then_silence
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
-
-
-class Crash(BaseException):
-    """As `pytest.fail` raises, or a KeyboardInterrupt."""
 
 
 class Crashing(StreamTask[str, int, int, int]):
@@ -50,7 +47,7 @@ class Crashing(StreamTask[str, int, int, int]):
             yield 0
             if self.where == "read":
                 await self.under_way.wait()
-                raise Crash
+                raise Crashed
             yield 1
             await asyncio.sleep(60)
         finally:
@@ -59,7 +56,7 @@ class Crashing(StreamTask[str, int, int, int]):
     async def process_item(self, ctx: Context, item: int) -> tuple[int, int]:
         if item == 1:
             await self.under_way.wait()
-            raise Crash
+            raise Crashed
         return item, item
 
     async def flush_window(self, ctx: Context, outputs: list[int]) -> Stop[str] | None:
@@ -92,7 +89,7 @@ async def test_a_crash_while_a_window_is_flushed_surfaces_and_nothing_is_committ
         return "done"
 
     flow = machine(task, store).register("elsewhere", elsewhere)
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await flow.orchestrate("work", workflow_id="r")
     assert task.log == ["closed"]
     assert went_on == []
@@ -116,7 +113,7 @@ async def test_a_crash_of_the_read_beside_any_part_of_a_transaction_surfaces(at:
                     task.under_way.set()
 
     async with Store(tmp_path / "runs.db") as store:
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await machine(task, store).orchestrate("work", workflow_id="r")
         assert task.log == ["closed"]
         assert await store.list_runs() == ["r"]
@@ -134,7 +131,7 @@ class Source:
     async def __anext__(self) -> int:
         self.step += 1
         if self.step == 2:
-            raise Crash
+            raise Crashed
         return self.step
 
     async def aclose(self) -> None:
@@ -155,7 +152,7 @@ async def test_a_stop_while_the_source_is_closed_after_a_crash_does_not_hide_it(
 
     source = Source(stop)
     running = asyncio.create_task(run(Probe(lambda cursor: source, max_in_flight=in_flight), token=token))
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await running
     assert source.closed or how == "abort"
 
@@ -174,7 +171,7 @@ async def test_a_crash_of_an_item_in_flight_while_on_close_works_surfaces() -> N
             await asyncio.sleep(0.001)
             return None
 
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await machine(Last("item", "returns", 2, Window(count=1))).orchestrate("work")
 
 

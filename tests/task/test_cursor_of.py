@@ -22,9 +22,9 @@ from cano import (
     TaskExecutionError,
     Window,
     WorkflowCancelledError,
-    WorkflowObserver,
 )
 from cano.recovery.checkpoint import RowKind
+from cano.testing import Crashed, FaultyStore, RecordingObserver
 from tests.streams import Probe, cursors, failing, machine, numbers, run, scattered, then_silence, turns, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -53,14 +53,6 @@ class Committed(MemoryCheckpointStore):
         if row.kind is RowKind.STEP_CURSOR:
             assert row.blob is not None
             self.cursors.append(int(row.blob))
-
-
-class Windows(WorkflowObserver):
-    def __init__(self) -> None:
-        self.counts: list[int] = []
-
-    def on_window(self, event: Any) -> None:
-        self.counts.append(event.count)
 
 
 def placed(source: Any, *bad: int, **attributes: Any) -> Placed:
@@ -98,12 +90,12 @@ async def test_only_dropped_items_are_asked_for_their_cursor(width: int) -> None
 
 @ONE_AND_FOUR
 async def test_a_bad_stretch_is_committed_in_windows_of_its_own_and_nothing_is_flushed_for_it(width: int) -> None:
-    store, seen = Committed(), Windows()
+    store, seen = Committed(), RecordingObserver()
     probe = placed(numbers(1, 11), *range(3, 11), window=Window(count=2), max_in_flight=width)
     assert await run(probe, store, observers=[seen]) == "done"
     assert probe.flushed == [[1, 2], [11]]
     assert store.cursors == [2, 4, 6, 8, 10, 11]
-    assert seen.counts == [2, 1]
+    assert [event.count for event in seen.of("window")] == [2, 1]
 
 
 @ONE_AND_FOUR
@@ -342,10 +334,6 @@ async def test_a_cursor_that_changes_later_is_stored_as_it_was_given(width: int)
 # -- crashes ------------------------------------------------------------------------------------------------------------
 
 
-class Crash(BaseException):
-    pass
-
-
 @ONE_AND_FOUR
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at", range(1, 9))
@@ -353,24 +341,12 @@ async def test_a_crash_at_any_append_loses_nothing_and_a_resume_goes_on_after_th
     width: int, after: bool, at: int
 ) -> None:
     bad = (2, 3, 4, 5, 9, 10, 11)
-    left = at
-
-    class Dying(Committed):
-        async def append(self, workflow_id: str, row: CheckpointRow) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and not after:
-                raise Crash
-            await super().append(workflow_id, row)
-            if left == 0:
-                raise Crash
-
-    store = Dying()
+    store = FaultyStore(Committed(), crash_at=at, before=not after)
     first = placed(numbers(1, 12), *bad, max_in_flight=width)
     second = placed(numbers(1, 12), *bad, max_in_flight=width)
     try:
         assert await run(first, store) == "done"
-    except Crash:
+    except Crashed:
         committed = store.cursors[-1] if store.cursors else None
         assert await machine(second, store).orchestrate("work", workflow_id="r", if_exists="resume") == "done"
         assert second.opened in ([committed], [])  # the exit state's row was there already

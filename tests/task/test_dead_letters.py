@@ -33,16 +33,13 @@ from cano import (
 from cano.recovery.checkpoint import RowKind
 from cano.recovery.letters import SqliteDeadLetterSink
 from cano.task.items import PARKED_AT_LEAST
+from cano.testing import Crashed, RecordingObserver
 from tests.streams import Probe, cursors, failing, machine, numbers, run, scattered, then_silence, turns, until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
 
 ONE_AND_FOUR = pytest.mark.parametrize("width", [1, 4])
 SKIP = SkipAndContinue()
-
-
-class Crash(BaseException):
-    pass
 
 
 class Sink:
@@ -65,12 +62,9 @@ class Sink:
             self.after(letter)
 
 
-class Dropped(WorkflowObserver):
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def on_item_dropped(self, event: Any) -> None:
-        self.events.append((event.error_type, event.dead_lettered))
+def dropped(seen: RecordingObserver) -> list[tuple[str, bool]]:
+    """Of each item that an observer was told of: why it was dropped, and whether as a dead letter."""
+    return [(event.error_type, event.dead_lettered) for event in seen.of("item_dropped")]
 
 
 class Placed(Probe):
@@ -85,7 +79,7 @@ class Placed(Probe):
 
 @ONE_AND_FOUR
 async def test_a_dropped_item_is_written_with_its_reason_and_told_to_the_observers(width: int) -> None:
-    sink, seen = Sink(), Dropped()
+    sink, seen = Sink(), RecordingObserver()
     probe = Placed(numbers(1, 6), process=failing(2, 5), on_item_error=SKIP, dead_letters=sink, max_in_flight=width)
     assert await run(probe, MemoryCheckpointStore(), observers=[seen]) == "done"
     assert probe.items == [1, 3, 4, 6]
@@ -95,16 +89,19 @@ async def test_a_dropped_item_is_written_with_its_reason_and_told_to_the_observe
     assert (letter.error_type, str(letter.error)) == ("ValueError", "bad 2")
     assert (letter.encode_item(), letter.encode_cursor()) == (b"2", b"2")
     assert "bad" not in repr(letter)
-    assert seen.events == [("ValueError", True)] * 2
+    assert dropped(seen) == [("ValueError", True)] * 2
 
 
 @ONE_AND_FOUR
 async def test_without_a_sink_the_observers_are_told_so_and_without_cursor_of_there_is_no_cursor(width: int) -> None:
-    sink, seen = Sink(), Dropped()
+    sink, seen = Sink(), RecordingObserver()
     for letters in (None, sink):
         probe = Probe(numbers(1, 2), process=failing(1), on_item_error=SKIP, dead_letters=letters, max_in_flight=width)
         assert await run(probe, observers=[seen]) == "done"
-    assert seen.events == [("ValueError", False), ("ValueError", True)]
+    assert dropped(seen) == [
+        ("ValueError", False),
+        ("ValueError", True),
+    ]
     assert (sink.letters[0].cursor, sink.letters[0].encode_cursor()) == (None, None)
 
 
@@ -279,7 +276,7 @@ async def test_a_crash_anywhere_loses_no_dropped_item(width: int, placed: bool, 
         nonlocal left
         left -= 1
         if left == 0:
-            raise Crash
+            raise Crashed
 
     class Store(MemoryCheckpointStore):
         async def append(self, workflow_id: str, row: CheckpointRow) -> None:
@@ -321,7 +318,7 @@ async def test_a_crash_anywhere_loses_no_dropped_item(width: int, placed: bool, 
         )
         try:
             end = await machine(probes[-1], store).orchestrate("work", workflow_id="r", if_exists="resume")
-        except Crash:
+        except Crashed:
             pass
     assert set(sink.items) == set(bad)
     assert {item for probe in probes for item in probe.items} == set(range(1, 13)) - set(bad)
@@ -368,6 +365,31 @@ async def test_a_run_that_parks_most_of_its_items_fails(width: int, placed: bool
     assert len(sink.letters) == PARKED_AT_LEAST
     last = int((await cursors(store))[-1] or 0)
     assert last < 21 + PARKED_AT_LEAST
+
+
+@ONE_AND_FOUR
+@pytest.mark.parametrize("window", [Window(count=300), Window(seconds=60)])
+async def test_with_cursor_of_every_resume_of_a_run_that_parks_most_of_its_items_goes_on_behind_them(
+    width: int, window: Window
+) -> None:
+    """However large the window is: a long bad stretch is passed in the end, and no letter is written twice."""
+    sink, store = Sink(), MemoryCheckpointStore()
+
+    def process(item: int) -> None:
+        if 5 < item <= 350:
+            raise ValueError
+
+    probe = Placed(numbers(1, 500), process=process, window=window, on_item_error=SKIP, dead_letters=sink, max_in_flight=width)
+    flow, failures = machine(probe, store), 0
+    while True:
+        try:
+            assert await flow.orchestrate("work", workflow_id="r", if_exists="resume") == "done"
+            break
+        except TaskExecutionError:
+            failures += 1
+    assert failures == 3
+    assert [letter.item for letter in sink.letters] == list(range(6, 351))
+    assert probe.items == [*range(1, 6), *range(351, 501)]
 
 
 @ONE_AND_FOUR

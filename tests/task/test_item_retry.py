@@ -27,9 +27,9 @@ from cano import (
     TaskExecutionError,
     Window,
     WorkflowCancelledError,
-    WorkflowObserver,
     WorkflowTimeoutError,
 )
+from cano.testing import RecordingObserver
 from tests.streams import Probe, cursors, machine, numbers, run, turns
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -56,39 +56,31 @@ class Flaky(Probe):
         return await super().process_item(ctx, item)
 
 
-class Dropped(WorkflowObserver):
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def on_item_dropped(self, event: Any) -> None:
-        self.events.append(event)
-
-
 # -- attempts before the policy -----------------------------------------------------------------------------------------
 
 
 @ONE_AND_FOUR
 @pytest.mark.parametrize("policy", [FailFast(), SkipAndContinue(), RetryOnError(0)])
 async def test_an_item_that_succeeds_in_time_never_meets_the_policy(width: int, policy: Any) -> None:
-    seen = Dropped()
+    seen = RecordingObserver()
     probe = Flaky(numbers(1, 5), {2: 2, 4: 1}, on_item_error=policy, max_in_flight=width)
     assert await run(probe, observers=[seen]) == "done"
     assert probe.items == [1, 2, 3, 4, 5]
     assert [attempt for item, attempt in probe.tries if item == 2] == [1, 2, 3]
     assert [attempt for item, attempt in probe.tries if item == 4] == [1, 2]
     assert [attempt for item, attempt in probe.tries if item == 5] == [1]
-    assert seen.events == []
+    assert seen.of("item_dropped") == []
 
 
 @ONE_AND_FOUR
 @pytest.mark.parametrize(("budget", "survives"), [(1, False), (2, True)])
 async def test_the_policy_sees_one_error_for_each_item_whatever_its_attempts(width: int, budget: int, survives: bool) -> None:
-    seen = Dropped()
+    seen = RecordingObserver()
     probe = Flaky(numbers(1, 6), {2: 3, 3: 3}, on_item_error=RetryOnError(budget), max_in_flight=width)
     if survives:
         assert await run(probe, observers=[seen]) == "done"
         assert probe.items == [1, 4, 5, 6]
-        assert [event.error_type for event in seen.events] == ["ValueError", "ValueError"]
+        assert [event.error_type for event in seen.of("item_dropped")] == ["ValueError", "ValueError"]
     else:
         with pytest.raises(RetryExhaustedError):
             await run(probe, observers=[seen])
@@ -195,10 +187,10 @@ async def test_an_error_of_ours_is_what_the_item_failed_with(width: int) -> None
             except KeyError as error:
                 raise ResourceNotFoundError("none") from error
 
-    seen = Dropped()
+    seen = RecordingObserver()
     probe = Needy(numbers(1, 2), item_retry=NOW, on_item_error=SkipAndContinue(), max_in_flight=width)
     assert await run(probe, observers=[seen]) == "done"
-    assert [event.error_type for event in seen.events] == ["ResourceNotFoundError"] * 2
+    assert [event.error_type for event in seen.of("item_dropped")] == ["ResourceNotFoundError"] * 2
 
 
 @ONE_AND_FOUR
@@ -302,12 +294,12 @@ async def test_data_that_cannot_be_copied_fails_the_run_and_no_item() -> None:
             ctx.data["what"] = 0
             await super().flush_window(ctx, outputs)
 
-    seen = Dropped()
+    seen = RecordingObserver()
     probe = Spoiling(numbers(1, 4), item_retry=NOW, on_item_error=SkipAndContinue())
     with pytest.raises(CanoError):
         await machine(probe, observers=[seen]).orchestrate("work", data={"what": 0})
     assert probe.processed == [1]
-    assert seen.events == []
+    assert seen.of("item_dropped") == []
 
 
 # -- attempt timeouts ---------------------------------------------------------------------------------------------------
@@ -342,7 +334,7 @@ async def test_every_attempt_gets_the_whole_timeout_and_its_expiry_is_tried_agai
 @ONE_AND_FOUR
 @pytest.mark.parametrize("retry_on", [Exception, LookupError])
 async def test_a_timeout_in_the_end_is_the_cause_and_is_told_as_a_timeout(width: int, retry_on: Any) -> None:
-    seen = Dropped()
+    seen = RecordingObserver()
     config = TaskConfig(attempt_timeout=0.01, retry_on=retry_on)
     probe = Slow(numbers(1, 4), item_retry=NOW, config=config, max_in_flight=width)
     probe.slow = 9
@@ -354,13 +346,13 @@ async def test_a_timeout_in_the_end_is_the_cause_and_is_told_as_a_timeout(width:
     skipping = Slow(numbers(1, 4), item_retry=NOW, config=config, max_in_flight=width, on_item_error=SkipAndContinue())
     skipping.slow = 9
     assert await run(skipping, observers=[seen]) == "done"
-    assert [event.error_type for event in seen.events] == ["AttemptTimeoutError"]
+    assert [event.error_type for event in seen.of("item_dropped")] == ["AttemptTimeoutError"]
     assert skipping.items == [1, 3, 4]
 
 
 @ONE_AND_FOUR
 async def test_a_timeout_that_the_hook_answers_with_an_error_is_still_a_timeout(width: int) -> None:
-    seen = Dropped()
+    seen = RecordingObserver()
     for retry in (NoRetry(), FixedRetry(0, 0)):
         config = TaskConfig(attempt_timeout=0.01)
         probe = Slow(numbers(1, 4), item_retry=retry, config=config, max_in_flight=width, on_item_error=SkipAndContinue())
@@ -371,7 +363,7 @@ async def test_a_timeout_that_the_hook_answers_with_an_error_is_still_a_timeout(
         with pytest.raises(AttemptTimeoutError) as caught:
             await run(failing)
         assert str(caught.value.__cause__) == "cleanup"
-    assert [event.error_type for event in seen.events] == ["AttemptTimeoutError"] * 2
+    assert [event.error_type for event in seen.of("item_dropped")] == ["AttemptTimeoutError"] * 2
 
 
 @ONE_AND_FOUR
@@ -396,7 +388,7 @@ async def test_a_timeout_of_ours_that_the_hook_raises_is_not_the_streams_own(wid
 async def test_a_stop_ends_the_wait_between_attempts_and_leaves_the_item_for_a_resume(width: int, stop: str) -> None:
     """BR-25: at once; what is in hand is flushed; the item is neither dropped nor passed by a cursor."""
     loop = asyncio.get_running_loop()
-    store, token, seen, failed = MemoryCheckpointStore(), CancellationToken(), Dropped(), asyncio.Event()
+    store, token, seen, failed = MemoryCheckpointStore(), CancellationToken(), RecordingObserver(), asyncio.Event()
 
     def process(item: int) -> None:
         if item == 4:
@@ -427,7 +419,7 @@ async def test_a_stop_ends_the_wait_between_attempts_and_leaves_the_item_for_a_r
     assert await cursors(store) == ["3"]
     assert probe.closed == [CloseReason.CANCELLED]
     assert probe.processed.count(4) == 1
-    assert seen.events == []
+    assert seen.of("item_dropped") == []
     again = Probe(numbers(1, 20), **options)
     assert await machine(again, store).resume_from("r") == "done"
     assert again.items == list(range(4, 21))

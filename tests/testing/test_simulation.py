@@ -19,6 +19,7 @@ import pytest
 
 from cano import ConfigurationError, SqliteCheckpointStore, Window, Workflow, clock
 from cano.testing import Deadlock, Pause, ScriptedSource, VirtualTimeLoop, checkpoint_store_contract, every_crash_point, simulate
+from cano.testing.simulation import START
 from tests.streams import Probe, numbers, run
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,15 @@ def elapsed(main: Any, **options: Any) -> tuple[float, Any]:
         return asyncio.get_running_loop().time() - began, result
 
     return simulate(measured, **options)
+
+
+def on_its_loop(main: Any) -> Any:
+    """What something gives that is told the loop it runs on."""
+
+    async def told() -> Any:
+        return await main(asyncio.get_running_loop())
+
+    return simulate(told)
 
 
 # -- time ---------------------------------------------------------------------------------------------------------------
@@ -92,6 +102,49 @@ def test_the_clocks_of_cano_tell_virtual_time_while_it_lasts_in_threads_too() ->
     assert abs(clock.wall() - datetime.now(UTC)) < timedelta(minutes=1)
     with pytest.raises(ConfigurationError, match="time zone"):
         simulate(main, start=datetime(2031, 5, 1))
+
+
+def test_the_wall_clock_may_be_set_and_only_it() -> None:
+    async def main(loop: VirtualTimeLoop) -> list[tuple[float, datetime]]:
+        seen = []
+        for step in (timedelta(hours=1), -7200.5, 0):
+            loop.step_wall(step)
+            await asyncio.sleep(1)
+            seen.append((clock.now(), clock.wall()))
+        return seen
+
+    hour = timedelta(hours=1)
+    assert on_its_loop(main) == [
+        (1.0, START + hour + timedelta(seconds=1)),
+        (2.0, START - hour + timedelta(seconds=1.5)),
+        (3.0, START - hour + timedelta(seconds=2.5)),
+    ]
+
+
+def test_a_blocked_event_loop_is_late_for_what_was_due() -> None:
+    async def main(loop: VirtualTimeLoop) -> list[float]:
+        due: list[float] = []
+        for delay in (1, 5, 9):
+            loop.call_later(delay, lambda: due.append(loop.time()))
+        await asyncio.sleep(2)
+        loop.block(timedelta(seconds=4))
+        assert due == [1], "it had no turn"
+        assert (loop.time(), clock.now(), clock.wall()) == (6, 6, START + timedelta(seconds=6))
+        await asyncio.sleep(4)
+        return due
+
+    assert on_its_loop(main) == [1, 6, 9]
+
+
+@pytest.mark.parametrize("wrong", [float("inf"), float("nan"), "1", True])
+def test_a_step_or_a_block_of_no_finite_duration_is_refused_and_changes_nothing(wrong: Any) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
+        for method, impossible in ((loop.step_wall, wrong), (loop.block, wrong), (loop.block, -1), (loop.step_wall, -1e12)):
+            with pytest.raises(ConfigurationError):
+                method(impossible)
+        assert (loop.time(), loop.wall()) == (0, START)
+
+    on_its_loop(main)
 
 
 def test_a_time_window_of_an_hour_closes_with_a_silent_source() -> None:

@@ -188,6 +188,21 @@ flow.register(Step.WORK, Routes)  # type: ignore[arg-type]  # pyright: ignore[re
 flow.register(Step.WORK, Split([branch], join=All(), then=Other.ELSEWHERE))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
 
 
+@flow.register(Step.WORK)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
+async def decorated_elsewhere(ctx: Context[Totals]) -> Other:
+    return Other.ELSEWHERE
+
+
+@flow.register(Step.WORK)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
+async def decorated_with_other_data(ctx: Context[str]) -> Step:
+    return Step.DONE
+
+
+@flow.register(Step.WORK)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
+def decorated_and_not_async(ctx: Context[Totals]) -> Step:
+    return Step.DONE
+
+
 async def main() -> None:
     await flow.orchestrate(Step.WORK, data=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
     await flow.orchestrate(Other.ELSEWHERE)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose

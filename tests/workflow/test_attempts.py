@@ -31,9 +31,9 @@ from cano import (
     TaskExecutionError,
     Workflow,
     WorkflowCancelledError,
-    WorkflowTimeoutError,
 )
-from tests.models import Crash, Recorder, elapsed, until
+from cano.testing import Crashed, RecordingObserver
+from tests.models import Cancelling, elapsed, stopped, until
 from tests.streams import Probe, machine, numbers, run
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -224,10 +224,10 @@ async def test_what_cannot_get_better_ends_the_attempts_out_of_a_task_group_too(
     assert isinstance(error.__cause__, ExceptionGroup)
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, Crash])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, Crashed])
 async def test_a_base_exception_is_never_retried_whatever_the_predicate(kind: type[BaseException]) -> None:
     """BR-25."""
-    recorder = Recorder()
+    recorder = RecordingObserver()
     task = Scripted(kind, "done", config=TaskConfig(retry=FixedRetry(9, 0), retry_on=lambda error: True))
     with pytest.raises(kind):
         await run(task, MemoryCheckpointStore(), observers=[recorder])
@@ -250,7 +250,7 @@ async def test_a_predicate_that_raises_fails_the_run_like_a_hook() -> None:
     def broken(error: BaseException) -> bool:
         raise LookupError("predicate")
 
-    recorder, store = Recorder(), MemoryCheckpointStore()
+    recorder, store = RecordingObserver(), MemoryCheckpointStore()
     task = Scripted(ValueError("first"), config=TaskConfig(retry=FixedRetry(9, 0), retry_on=broken))
     error = await failure(task, store, observers=[recorder])
     assert type(error) is TaskExecutionError
@@ -351,7 +351,7 @@ async def test_a_timeout_error_in_the_instant_of_the_deadline_is_the_deadlines()
 
 async def test_a_run_stopped_before_a_bounded_attempt_began_leaves_nothing_behind() -> None:
     token = CancellationToken()
-    recorder = Recorder(task_start=lambda event: token.cancel())
+    recorder = Cancelling(token)
     task = Scripted("done", config=TaskConfig(attempt_timeout=10))
     assert isinstance(await failure(task, token=token, observers=[recorder]), WorkflowCancelledError)
     assert task.attempts == []
@@ -367,19 +367,12 @@ async def test_a_stop_ends_an_attempt_and_a_backoff_at_once(how: str, where: str
     token = CancellationToken()
     config = TaskConfig(retry=FixedRetry(10, 3600), retry_on=lambda error: True, attempt_timeout=3600)
     task = Scripted(ValueError if where == "backoff" else for_ever, config=config)
-    recorder = Recorder()
+    recorder = RecordingObserver()
     limit = 0.05 if how == "total timeout" else None
     running = asyncio.create_task(run(task, MemoryCheckpointStore(), token=token, observers=[recorder], total_timeout=limit))
     await until(lambda: recorder.of("retry") if where == "backoff" else task.attempts)
-    if how == "token":
-        token.cancel()
-    elif how == "task.cancel()":
-        running.cancel()
-    took, error = await elapsed(running)
-    assert took < 2
+    await stopped(how, running, token)
     assert task.attempts == [1]
-    expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
-    assert type(error) is expected[how]
     assert len(recorder.of("retry")) == (where == "backoff")
 
 
@@ -426,7 +419,7 @@ async def test_a_losing_branch_that_makes_an_error_of_its_cancel_is_not_repeated
 
 
 async def test_a_resume_after_a_cancelled_backoff_starts_with_the_first_attempt() -> None:
-    token, store, recorder = CancellationToken(), MemoryCheckpointStore(), Recorder()
+    token, store, recorder = CancellationToken(), MemoryCheckpointStore(), RecordingObserver()
     task = Scripted(ValueError, "done", config=AN_HOUR)
     running = asyncio.create_task(run(task, store, token=token, observers=[recorder]))
     await until(lambda: recorder.of("retry"))
@@ -489,7 +482,7 @@ async def test_data_given_up_by_a_run_without_any_is_discarded_too() -> None:
 
 
 async def test_observers_are_told_of_every_attempt_that_is_repeated() -> None:
-    recorder = Recorder()
+    recorder = RecordingObserver()
     config = TaskConfig(retry=ExponentialBackoff(3, base_delay=0.001, multiplier=2, jitter=0))
     await run(Scripted(ValueError, for_ever_then(KeyError), "done", config=config), observers=[recorder])
     assert [(event.attempt, event.error_type, event.task, event.state) for event in recorder.of("retry")] == [
@@ -497,7 +490,7 @@ async def test_observers_are_told_of_every_attempt_that_is_repeated() -> None:
         (2, "KeyError", "Scripted", "work"),
     ]
     assert [event.delay for event in recorder.of("retry")] == [0.001, 0.002]
-    names = [name for name, _ in recorder.seen]
+    names = recorder.names
     assert names.count("task_start") == names.count("task_success") == 1
     assert "task_failure" not in names
 

@@ -37,23 +37,13 @@ from cano import (
     Workflow,
     WorkflowCancelledError,
     WorkflowError,
-    WorkflowObserver,
     WorkflowTimeoutError,
 )
 from cano.resilience.breaker import BreakerState
+from cano.testing import RecordingObserver
 from tests.streams import Probe, numbers
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
-
-
-class Refusals(WorkflowObserver):
-    """Which tasks a breaker refused."""
-
-    def __init__(self) -> None:
-        self.tasks: list[str] = []
-
-    def on_circuit_open(self, event: Any) -> None:
-        self.tasks.append(event.task)
 
 
 class Call(Task[str]):
@@ -84,7 +74,7 @@ def once(breaker: CircuitBreaker, **options: Any) -> TaskConfig:
 
 
 async def test_after_threshold_failures_the_body_is_not_called_and_the_refusal_is_told() -> None:
-    breaker, refusals = CircuitBreaker(3, reset_timeout=60), Refusals()
+    breaker, refusals = CircuitBreaker(3, reset_timeout=60), RecordingObserver()
     task = Call(fail, once(breaker))
     machine = flow(task, observers=[refusals])
     for _ in range(3):
@@ -92,7 +82,7 @@ async def test_after_threshold_failures_the_body_is_not_called_and_the_refusal_i
             await machine.orchestrate("work")
     with pytest.raises(CircuitOpenError) as caught:
         await machine.orchestrate("work")
-    assert (task.calls, refusals.tasks) == (3, ["Call"])
+    assert (task.calls, [event.task for event in refusals.of("circuit_open")]) == (3, ["Call"])
     assert caught.value.state == "work"
 
 
@@ -254,13 +244,13 @@ async def test_of_fifty_runs_at_the_instant_the_cool_down_ends_one_calls() -> No
 
 
 async def test_a_branch_asks_its_own_breaker_and_its_refusal_counts_in_the_join() -> None:
-    breaker, refusals = CircuitBreaker(1, reset_timeout=60), Refusals()
+    breaker, refusals = CircuitBreaker(1, reset_timeout=60), RecordingObserver()
     breaker.acquire().failure()
     task = Call(lambda: None, once(breaker))
     machine = Workflow[str](observers=[refusals]).register("work", Split([task], join=All(), then="done"))
     with pytest.raises(WorkflowError):
         await machine.add_exit_state("done").orchestrate("work")
-    assert (task.calls, refusals.tasks) == (0, ["Call[0]"])
+    assert (task.calls, [event.task for event in refusals.of("circuit_open")]) == (0, ["Call[0]"])
 
 
 async def test_each_step_asks() -> None:
@@ -277,7 +267,7 @@ async def test_each_step_asks() -> None:
 
 
 async def test_each_poll_asks_and_holds_no_leave_while_it_waits() -> None:
-    breaker, asked, refusals = CircuitBreaker(2, reset_timeout=60), [0], Refusals()
+    breaker, asked, refusals = CircuitBreaker(2, reset_timeout=60), [0], RecordingObserver()
 
     class Poll(PollTask[str]):
         config = once(breaker)
@@ -293,7 +283,7 @@ async def test_each_poll_asks_and_holds_no_leave_while_it_waits() -> None:
 
     with pytest.raises(CircuitOpenError):
         await flow(Poll(), observers=[refusals]).orchestrate("work")
-    assert (asked[0], breaker.counts.acquired, refusals.tasks) == (3, 3, ["Poll"])
+    assert (asked[0], breaker.counts.acquired, [event.task for event in refusals.of("circuit_open")]) == (3, 3, ["Poll"])
 
 
 async def test_a_timer_asks_before_wait_and_after_wait_and_holds_no_leave_between_them() -> None:

@@ -24,6 +24,7 @@ from cano import (
     WorkflowCancelledError,
     WorkflowTimeoutError,
 )
+from cano.testing import Crashed
 from tests.streams import Probe, cursors, machine, numbers, run, then_silence, turns
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -535,11 +536,7 @@ class Tracked(Resource):
         self.log.append("teardown")
 
 
-class Crash(BaseException):
-    """A test's own."""
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), Crash()])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), Crashed()])
 @pytest.mark.parametrize("hook", ["open", "process", "flush", "beside", "close", "task"])
 async def test_any_other_base_exception_passes_straight_through_like_a_crash(error: BaseException, hook: str) -> None:
     store, resource = MemoryCheckpointStore(), Tracked()

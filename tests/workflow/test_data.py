@@ -17,13 +17,10 @@ from cano import (
     Window,
     Workflow,
 )
+from cano.testing import Crashed
 from tests.streams import Probe, numbers
 
 pytestmark = pytest.mark.asyncio
-
-
-class Crash(BaseException):
-    pass
 
 
 class Totals(BaseModel):
@@ -44,7 +41,7 @@ class Counting(Probe):
 
     async def process_item(self, ctx: Context, item: int) -> tuple[int, int]:
         if item == self.crash_at:
-            raise Crash
+            raise Crashed
         if isinstance(ctx.data, dict):
             ctx.data["count"] += 1
         elif isinstance(ctx.data, int):
@@ -71,10 +68,10 @@ async def test_data_and_cursor_never_disagree_through_crashes(kind: Any, data: A
     task = Counting(numbers(1, 11), window=Window(count=3))
     task.crash_at = 5
     workflow = flow(task, store, kind)
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await workflow.orchestrate("work", workflow_id="r", data=data)
     task.crash_at = 9
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await workflow.resume_from("r")
     task.crash_at = 0
     assert await workflow.resume_from("r") == "done"
@@ -109,12 +106,12 @@ async def test_every_state_entry_stores_the_data() -> None:
         seen.append(dict(ctx.data))
         ctx.data["second"] = True
         if len(seen) == 1:
-            raise Crash
+            raise Crashed
         return "done"
 
     workflow = flow(second, store)
     workflow = Workflow[str](checkpoint_store=store).register("first", first).register("second", second).add_exit_state("done")
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await workflow.orchestrate("first", workflow_id="r", data={})
     assert await workflow.resume_from("r") == "done"
     assert seen == [{"first": True}, {"first": True}]
@@ -151,7 +148,7 @@ async def test_stored_data_that_cannot_be_read_is_an_error_and_nothing_is_writte
     store = MemoryCheckpointStore()
     task = Counting(numbers(1, 5))
     task.crash_at = 4
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await flow(task, store).orchestrate("work", workflow_id="r", data={"count": 0})
     rows = await store.load_run("r")
     with pytest.raises(TaskExecutionError, match=r"ctx\.data cannot be read"):
@@ -168,7 +165,7 @@ async def test_data_is_none_when_not_given_and_may_be_set_later() -> None:
         def process_item(self, ctx: Context, item: int) -> tuple[int, int]:
             if item == 3 and ctx.data == {"seen": 2} and "again" not in marks:
                 marks.append("again")
-                raise Crash
+                raise Crashed
             ctx.data = {"seen": item}
             return item, item
 
@@ -182,7 +179,7 @@ async def test_data_is_none_when_not_given_and_may_be_set_later() -> None:
     marks: list[Any] = []
     store = MemoryCheckpointStore()
     workflow = flow(Late(), store)
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await workflow.orchestrate("work", workflow_id="r")
     assert await workflow.resume_from("r") == "done"
     assert marks == ["again", {"seen": 4}]

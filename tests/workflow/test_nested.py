@@ -37,7 +37,8 @@ from cano import (
     WorkflowError,
     WorkflowTimeoutError,
 )
-from tests.models import Crash, DyingStore, Recorder, elapsed, until
+from cano.testing import Crashed, RecordingObserver
+from tests.models import Cancelling, dying, elapsed, stopped, until
 from tests.streams import Probe, cursors, numbers, then_silence, turns
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -123,21 +124,21 @@ async def test_the_inner_run_has_data_and_resources_of_its_own() -> None:
 
 
 async def test_observers_of_the_outer_run_see_the_inner_states_and_those_of_the_inner_run_only_theirs() -> None:
-    outside, inside, both = Recorder(), Recorder(), Recorder()
+    outside, inside, both = RecordingObserver(), RecordingObserver(), RecordingObserver()
     flow = outer(nest(answers("good"), observers=[inside, both]), observers=[outside, both])
     await flow.orchestrate("work", workflow_id="r")
     entered = [(event.workflow, event.state) for event in outside.of("state_enter")]
     assert entered == [("outer", "work"), ("inner", "deep"), ("inner", "good"), ("outer", "done")]
-    assert [name for name, event in outside.seen if event.workflow == "outer"] == [
+    assert [name for name, event in zip(outside.names, outside.events, strict=True) if event.workflow == "outer"] == [
         *("run_start", "state_enter", "task_start", "task_success", "state_enter", "run_end"),
     ]
-    assert {event.workflow for _, event in inside.seen} == {"inner"}
-    assert len({event.workflow_id for _, event in outside.seen}) == 2
-    assert len(both.seen) == len(outside.seen)
+    assert {event.workflow for event in inside.events} == {"inner"}
+    assert len({event.workflow_id for event in outside.events}) == 2
+    assert len(both.events) == len(outside.events)
 
 
 async def test_nested_workflows_nest() -> None:
-    recorder = Recorder()
+    recorder = RecordingObserver()
     innermost = SubWorkflow(inner(answers("good")), "deep")
     middle = Workflow[str](name="middle").register("mid", innermost).add_exit_state("good", "bad")
     sub = SubWorkflow(middle, "mid", exits={"good": "done", "bad": "stopped"})
@@ -192,7 +193,7 @@ async def test_an_exit_state_added_later_is_missed_before_anything_runs() -> Non
 
 async def test_an_error_keeps_its_inner_state_and_its_path_leads_through_both() -> None:
     raised = ValueError("x")
-    recorder = Recorder()
+    recorder = RecordingObserver()
 
     async def fails(ctx: Any) -> str:
         raise raised
@@ -257,9 +258,9 @@ async def test_data_that_cannot_be_made_or_stored_fails_the_outer_state() -> Non
 
 
 async def test_a_crash_of_the_inner_run_passes_through_both() -> None:
-    recorder = Recorder()
-    with pytest.raises(Crash):
-        await outer(nest(Failing(Crash())), observers=[recorder]).orchestrate("work")
+    recorder = RecordingObserver()
+    with pytest.raises(Crashed):
+        await outer(nest(Failing(Crashed())), observers=[recorder]).orchestrate("work")
     assert [event.outcome for event in recorder.of("run_end")] == ["crashed", "crashed"]
 
 
@@ -274,14 +275,7 @@ async def test_a_stop_of_the_outer_run_drains_the_inner_stream(how: str) -> None
     flow = outer(nest(probe, inside), store, total_timeout=0.1 if how == "total timeout" else None)
     running = asyncio.create_task(flow.orchestrate("work", workflow_id="r", token=token))
     await reached.wait()
-    if how == "token":
-        token.cancel()
-    elif how == "task.cancel()":
-        running.cancel()
-    took, error = await elapsed(running)
-    expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
-    assert type(error) is expected[how]
-    assert took < 2
+    await stopped(how, running, token)
     assert probe.flushed == [[1, 2, 3]]
     assert probe.closed == [CloseReason.CANCELLED]
     (run_id,) = await inside.list_runs()
@@ -335,7 +329,8 @@ async def test_an_aborted_drain_of_the_outer_run_ends_the_inner_drain() -> None:
 
 
 async def test_a_cancelled_token_starts_no_inner_run() -> None:
-    token, recorder = CancellationToken(), Recorder(task_start=lambda event: token.cancel())
+    token = CancellationToken()
+    recorder = Cancelling(token)
     with pytest.raises(WorkflowCancelledError):
         await outer(nest(answers("good")), observers=[recorder]).orchestrate("work", token=token)
     assert len(recorder.of("run_start")) == 1
@@ -347,11 +342,11 @@ async def test_a_cancelled_token_starts_no_inner_run() -> None:
 async def test_a_crash_of_the_inner_run_is_resumed_where_it_was() -> None:
     async def dies(ctx: Any, cursor: int | None) -> None:
         if cursor == 2:
-            raise Crash
+            raise Crashed
 
     for inside, store in ((MemoryCheckpointStore(), MemoryCheckpointStore()), (shared := MemoryCheckpointStore(), shared)):
         first, second = Steps(4, dies), Steps(4)
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await outer(nest(first, inside), store).orchestrate("work", workflow_id="r")
         assert await outer(nest(second, inside), store).resume_from("r") == "done"
         assert (first.calls, second.calls) == ([None, 1, 2], [2, 3, 4])
@@ -361,10 +356,10 @@ async def test_a_crash_of_the_inner_run_is_resumed_where_it_was() -> None:
 async def test_without_a_store_of_its_own_the_inner_run_is_repeated() -> None:
     async def dies(ctx: Any, cursor: int | None) -> None:
         if cursor == 2:
-            raise Crash
+            raise Crashed
 
     store = MemoryCheckpointStore()
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await outer(nest(Steps(4, dies)), store).orchestrate("work", workflow_id="r")
     again = Steps(4)
     assert await outer(nest(again), store).resume_from("r") == "done"
@@ -376,8 +371,8 @@ async def test_without_a_store_of_its_own_the_inner_run_is_repeated() -> None:
 async def test_a_crash_at_every_append_repeats_one_step_at_most(dies: str, after: bool) -> None:
     places = 0
     for place in range(12):
-        inside = DyingStore(place if dies == "inner" else None, after=after)
-        store = DyingStore(place if dies == "outer" else None, after=after)
+        inside = dying(place + 1 if dies == "inner" else 0, after=after)
+        store = dying(place + 1 if dies == "outer" else 0, after=after)
         steps, ran = Steps(3), []
 
         async def last(ctx: Any, ran: list[str] = ran) -> str:
@@ -388,7 +383,7 @@ async def test_a_crash_at_every_append_repeats_one_step_at_most(dies: str, after
         flow = outer(sub, store).register("last", last).register("first", answers("work"))
         try:
             end = await flow.orchestrate("first", workflow_id="r")
-        except Crash:
+        except Crashed:
             places += 1
             known = await store.load_run("r") != []
             end = await (flow.resume_from("r") if known else flow.orchestrate("first", workflow_id="r"))
@@ -403,8 +398,8 @@ async def test_a_crash_at_every_append_repeats_one_step_at_most(dies: str, after
 
 
 async def test_a_completed_inner_run_is_not_done_again_by_a_resume() -> None:
-    inside, store, steps = MemoryCheckpointStore(), DyingStore(1), Steps(3)
-    with pytest.raises(Crash):
+    inside, store, steps = MemoryCheckpointStore(), dying(2), Steps(3)
+    with pytest.raises(Crashed):
         await outer(nest(steps, inside), store).orchestrate("work", workflow_id="r")
     assert len(await inside.list_runs()) == 1
     assert await outer(nest(steps, inside), store).resume_from("r") == "done"
@@ -419,13 +414,13 @@ async def test_nor_by_a_resume_after_a_crash_in_a_router_that_follows() -> None:
         async def route(self, ctx: Any) -> str:
             if not self.died:
                 self.died = True
-                raise Crash
+                raise Crashed
             return "done"
 
     inside, store, steps = MemoryCheckpointStore(), MemoryCheckpointStore(), Steps(3)
     sub = SubWorkflow(inner(steps, inside), "deep", exits={"good": "decide", "bad": "decide"})
     flow = outer(sub, store).register("decide", Dies())
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await flow.orchestrate("work", workflow_id="r")
     assert await flow.resume_from("r") == "done"
     assert steps.calls == [None, 1, 2, 3]
@@ -438,10 +433,10 @@ async def test_a_fresh_outer_run_does_not_go_on_with_an_old_inner_one() -> None:
     async def dies(ctx: Any, cursor: int | None) -> None:
         assert ctx.data == ["old"]
         if cursor == 2:
-            raise Crash
+            raise Crashed
 
     inside, store = MemoryCheckpointStore(), MemoryCheckpointStore()
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await outer(nest(Steps(3, dies), inside, data=lambda ctx: ["old"]), store).orchestrate("work", workflow_id="r")
 
     async def new(ctx: Any, cursor: int | None) -> None:
@@ -453,7 +448,7 @@ async def test_a_fresh_outer_run_does_not_go_on_with_an_old_inner_one() -> None:
     assert steps.calls == [None, 1, 2, 3]
 
     steps = Steps(3, dies)
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await outer(nest(steps, inside, data=lambda ctx: ["old"])).orchestrate("work", workflow_id="r")
     steps = Steps(3, new)
     assert await outer(nest(steps, inside, data=lambda ctx: ["new"])).orchestrate("work", workflow_id="r") == "done"
@@ -531,7 +526,7 @@ async def test_a_rolled_back_outer_run_leaves_no_inner_log() -> None:
 
 
 async def test_nested_workflows_are_branches_and_their_exit_states_the_values() -> None:
-    recorder, seen = Recorder(), []
+    recorder, seen = RecordingObserver(), []
 
     async def merge(ctx: Any) -> str:
         seen.append([(branch.name, branch.value) for branch in ctx.branches])
@@ -551,7 +546,7 @@ async def test_branches_that_crashed_are_resumed_each_where_it_was() -> None:
     async def dies(ctx: Any, cursor: int | None) -> None:
         if cursor == 2:
             await until(lambda: fast.calls[-1:] == [1])
-            raise Crash
+            raise Crashed
 
     async def waits(ctx: Any, cursor: int | None) -> None:
         if cursor == 1:
@@ -562,7 +557,7 @@ async def test_branches_that_crashed_are_resumed_each_where_it_was() -> None:
     def flow(*steps: Any) -> Workflow[str]:
         return outer(Split([nest(each, inside) for each in steps], join=AllOf(), then="done"), store)
 
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await flow(slow, fast).orchestrate("work", workflow_id="r")
     assert (slow.calls, fast.calls) == ([None, 1, 2], [None, 1])
     assert len(await inside.list_runs()) == 2

@@ -32,29 +32,14 @@ from cano import (
     WorkflowObserver,
     WorkflowTimeoutError,
 )
+from cano.testing import RecordingObserver
 from tests.streams import Probe, machine, numbers, run, then_silence
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
 
 
-class Recorder(WorkflowObserver):
-    """Keeps every event with the name of its method."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, Any]] = []
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("on_"):
-            return lambda event: self.seen.append((name, event))
-        return super().__getattribute__(name)
-
-    @property
-    def names(self) -> list[str]:
-        return [name.removeprefix("on_") for name, _ in self.seen]
-
-
 async def test_a_plain_run_is_told_in_order() -> None:
-    recorder = Recorder()
+    recorder = RecordingObserver()
 
     async def work(ctx: Any) -> str:
         return "done"
@@ -70,7 +55,7 @@ async def test_a_plain_run_is_told_in_order() -> None:
         "checkpoint",
         "run_end",
     ]
-    events = [event for _, event in recorder.seen]
+    events = recorder.events
     assert {event.workflow_id for event in events} == {"r"}
     assert {event.workflow for event in events} == {"flow"}
     assert [event.state for event in events] == [None, "work", "work", "work", "work", "done", "done", "done"]
@@ -80,7 +65,7 @@ async def test_a_plain_run_is_told_in_order() -> None:
 
 
 async def test_a_stream_is_told_of_windows_drops_and_commits() -> None:
-    recorder = Recorder()
+    recorder = RecordingObserver()
 
     def process(item: int) -> None:
         if item == 3:
@@ -95,30 +80,30 @@ async def test_a_stream_is_told_of_windows_drops_and_commits() -> None:
     )
     middle = recorder.names[4:-4]
     assert middle == ["checkpoint", "window", "item_dropped", "checkpoint", "window"]
-    windows = [event for name, event in recorder.seen if name == "on_window"]
+    windows = recorder.of("window")
     assert [(event.count, event.stopped) for event in windows] == [(2, False), (2, True)]
     assert all(event.seconds >= 0 for event in windows)
-    dropped = next(event for name, event in recorder.seen if name == "on_item_dropped")
+    dropped = next(event for event in recorder.of("item_dropped"))
     assert (dropped.error_type, dropped.dead_lettered, dropped.task) == ("ValueError", False, "Probe")
 
 
 async def test_a_cancel_is_told_once_after_the_failure_of_its_task_and_a_timeout_likewise() -> None:
-    token, recorder = CancellationToken(), Recorder()
+    token, recorder = CancellationToken(), RecordingObserver()
     with pytest.raises(WorkflowCancelledError):
         await run(Probe(numbers(1, 9), process=lambda item: token.cancel()), token=token, observers=[recorder])
     assert recorder.names[-4:] == ["window", "task_failure", "cancelled", "run_end"]
-    assert recorder.seen[-1][1].outcome == "cancelled"
-    recorder.seen.clear()
+    assert recorder.events[-1].outcome == "cancelled"
+    recorder.clear()
     with pytest.raises(WorkflowTimeoutError):
         await run(Probe(then_silence(1)), observers=[recorder], total_timeout=0.01)
     assert recorder.names[-3:] == ["task_failure", "workflow_timeout", "run_end"]
-    assert recorder.seen[-1][1].outcome == "timeout"
-    assert recorder.seen[-2][1].limit == 0.01
-    recorder.seen.clear()
+    assert recorder.events[-1].outcome == "timeout"
+    assert recorder.events[-2].limit == 0.01
+    recorder.clear()
     with pytest.raises(WorkflowCancelledError):
         await run(Probe(numbers(1, 9)), token=token, observers=[recorder])
     assert recorder.names == ["run_start", "cancelled", "run_end"]
-    recorder.seen.clear()
+    recorder.clear()
     running = asyncio.create_task(run(Probe(then_silence(1)), observers=[recorder]))
     await asyncio.sleep(0.01)
     running.cancel()
@@ -136,7 +121,7 @@ async def test_failures_resumes_crashes_and_clear_failures_are_told() -> None:
         async def teardown(self) -> None:
             raise ValueError
 
-    store, recorder = Sticky(), Recorder()
+    store, recorder = Sticky(), RecordingObserver()
 
     def failing(item: int) -> None:
         raise ValueError
@@ -144,27 +129,27 @@ async def test_failures_resumes_crashes_and_clear_failures_are_told() -> None:
     with pytest.raises(TaskExecutionError) as caught:
         await run(Probe(numbers(1, 3), process=failing), store, observers=[recorder])
     assert recorder.names[-2:] == ["task_failure", "run_end"]
-    assert recorder.seen[-2][1].error is caught.value
-    assert recorder.seen[-1][1].outcome == "failed"
-    recorder.seen.clear()
+    assert recorder.events[-2].error is caught.value
+    assert recorder.events[-1].outcome == "failed"
+    recorder.clear()
     flow = machine(Probe(numbers(1, 3)), store, observers=[recorder], resources={"bad": Bad()})
     assert await flow.resume_from("r") == "done"
     assert recorder.names[:3] == ["run_start", "resume", "state_enter"]
-    assert recorder.seen[0][1].resumed
-    assert recorder.seen[1][1].sequence == 0
+    assert recorder.events[0].resumed
+    assert recorder.events[1].sequence == 0
     assert recorder.names[-3:] == ["checkpoint_clear_failed", "teardown_failed", "run_end"]
-    recorder.seen.clear()
+    recorder.clear()
 
     def crash(item: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         await run(Probe(numbers(1, 3), process=crash), observers=[recorder])
-    assert recorder.seen[-1][1].outcome == "crashed"
+    assert recorder.events[-1].outcome == "crashed"
 
 
 async def test_an_event_names_its_execution_its_kind_of_task_and_how_long_it_took() -> None:
-    recorder = Recorder()
+    recorder = RecordingObserver()
     store, gate = MemoryCheckpointStore(), asyncio.Event()
 
     async def wait(ctx: Any) -> str:
@@ -177,23 +162,21 @@ async def test_an_event_names_its_execution_its_kind_of_task_and_how_long_it_too
         await asyncio.sleep(0)
     with pytest.raises(RunOwnedError):
         await flow.resume_from("r")
-    refused = recorder.seen[-1][1]
+    refused = recorder.events[-1]
     assert (refused.outcome, refused.error_type, refused.category) == ("failed", "RunOwnedError", "checkpoint_store")
     gate.set()
     assert await running == "done"
-    ended = recorder.seen[-1][1]
+    ended = recorder.events[-1]
     assert ended.run != refused.run
-    assert {event.run for _, event in recorder.seen} == {ended.run, refused.run}
+    assert {event.run for event in recorder.events} == {ended.run, refused.run}
     assert (ended.outcome, ended.error_type, ended.category) == ("completed", None, None)
-    started, succeeded = (
-        next(event for name, event in recorder.seen if name == f"on_task_{what}") for what in ("start", "success")
-    )
+    started, succeeded = (next(event for event in recorder.of(f"task_{what}")) for what in ("start", "success"))
     assert (started.kind, succeeded.kind) == ("single", "single")
     assert 0 <= succeeded.seconds <= ended.seconds
 
 
 async def test_the_kind_of_every_task_is_told() -> None:
-    recorder = Recorder()
+    recorder = RecordingObserver()
 
     async def branch(ctx: Any) -> int:
         return 1
@@ -206,14 +189,14 @@ async def test_the_kind_of_every_task_is_told() -> None:
     flow.register("split", Split([branch], join=All(), then="route")).register("route", Route())
     flow.register("stream", Probe(numbers(1, 3))).add_exit_state("done")
     assert await flow.orchestrate("split") == "done"
-    kinds = [(event.task, event.kind) for name, event in recorder.seen if name == "on_task_start"]
+    kinds = [(event.task, event.kind) for event in recorder.of("task_start")]
     assert kinds == [("split", "split"), ("branch[0]", "branch"), ("Route", "router"), ("Probe", "stream")]
-    ends = [(event.task, event.kind) for name, event in recorder.seen if name == "on_task_success"]
+    ends = [(event.task, event.kind) for event in recorder.of("task_success")]
     assert ends == [("branch[0]", "branch"), ("split", "split"), ("Route", "router"), ("Probe", "stream")]
 
 
 async def test_a_branch_that_the_join_had_no_more_use_for_is_told_as_cancelled_and_one_that_failed_is_not() -> None:
-    recorder = Recorder()
+    recorder = RecordingObserver()
 
     async def quick(ctx: Any) -> int:
         return 1
@@ -227,13 +210,13 @@ async def test_a_branch_that_the_join_had_no_more_use_for_is_told_as_cancelled_a
 
     split = Split([bad, slow, quick], join=AnyOf(), then="done")
     await Workflow[str](observers=[recorder]).register("split", split).add_exit_state("done").orchestrate("split")
-    failures = {event.task: event.error.category for name, event in recorder.seen if name == "on_task_failure"}
+    failures = {event.task: event.error.category for event in recorder.of("task_failure")}
     assert failures == {"bad[0]": "task_execution", "slow[1]": "cancelled"}
 
 
 async def test_the_retries_of_an_item_are_told() -> None:
     for in_flight in (1, 2):
-        recorder, failures = Recorder(), [ValueError(), ValueError()]
+        recorder, failures = RecordingObserver(), [ValueError(), ValueError()]
 
         def process(item: int, failures: list[ValueError] = failures) -> None:
             if item == 2 and failures:
@@ -242,7 +225,7 @@ async def test_the_retries_of_an_item_are_told() -> None:
         await run(
             Probe(numbers(1, 3), process=process, item_retry=FixedRetry(3, 0), max_in_flight=in_flight), observers=[recorder]
         )
-        retries = [event for name, event in recorder.seen if name == "on_retry"]
+        retries = recorder.of("retry")
         assert [(event.task, event.attempt, event.error_type) for event in retries] == [
             ("Probe", 1, "ValueError"),
             ("Probe", 2, "ValueError"),
@@ -262,7 +245,7 @@ async def test_an_observer_that_raises_changes_nothing_and_the_next_is_told_all(
                 return boom
             return super().__getattribute__(name)
 
-    reference, second = Recorder(), Recorder()
+    reference, second = RecordingObserver(), RecordingObserver()
     for observers in ([reference], [Broken(), second]):
         store = MemoryCheckpointStore()
         probe = Probe(numbers(1, 5))
@@ -276,7 +259,7 @@ async def test_an_observer_must_be_one_and_not_be_async() -> None:
         async def on_window(self, event: Any) -> None:  # type: ignore[override]  # wrong, on purpose
             pass
 
-    for observer in (object(), Async(), Recorder):
+    for observer in (object(), Async(), RecordingObserver):
         with pytest.raises(ConfigurationError):
             Workflow[str](observers=[observer])  # type: ignore[list-item]  # wrong, on purpose
 
@@ -329,7 +312,7 @@ async def test_no_message_log_line_or_event_holds_a_users_value(place: str, capl
     from cano import SqliteCheckpointStore
 
     caplog.set_level(logging.DEBUG)
-    recorder, store = Recorder(), SqliteCheckpointStore(tmp_path / "runs.db")
+    recorder, store = RecordingObserver(), SqliteCheckpointStore(tmp_path / "runs.db")
     task = Secretive(place)
     flow = machine(task, store, observers=[recorder], resources={"r": "secret-resource"})
     try:
@@ -342,7 +325,7 @@ async def test_no_message_log_line_or_event_holds_a_users_value(place: str, capl
         if place in ("open", "read", "process", "flush", "close"):
             await flow.resume_from("r")
     assert "secret" not in caplog.text
-    for _, event in recorder.seen:
+    for event in recorder.events:
         assert "secret" not in repr(event)
     for row in await store.load_run("r"):
         assert "secret" not in repr(row)

@@ -28,6 +28,7 @@ from cano import (
     WorkflowError,
     WorkflowVersionMismatchError,
 )
+from cano.testing import Crashed
 from tests.streams import Probe, cursors, machine, numbers, run
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -39,14 +40,10 @@ class Unclaimed(MemoryCheckpointStore):
     claim = None  # type: ignore[assignment]  # a store that has no claims
 
 
-class Crash(BaseException):
-    pass
-
-
 def crash(at: Any) -> Any:
     def hook(argument: Any) -> None:
         if argument == at:
-            raise Crash
+            raise Crashed
 
     return hook
 
@@ -62,7 +59,7 @@ async def test_a_failed_run_is_resumed_in_its_state_at_its_cursor_and_earlier_st
     def flow(probe: Probe) -> Workflow[str]:
         return machine(probe, store).register("first", first)
 
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await flow(Probe(numbers(1, 6), process=crash(4))).orchestrate("first", workflow_id="r")
     probe = Probe(numbers(1, 6))
     assert await flow(probe).resume_from("r") == "done"
@@ -78,18 +75,18 @@ async def test_a_recorded_decision_is_not_taken_again() -> None:
     async def after(ctx: Any) -> str:
         ran.append("after")
         if len(ran) == 1:
-            raise Crash
+            raise Crashed
         return "done"
 
     class NoEntry(MemoryCheckpointStore):
         async def append(self, workflow_id: str, row: CheckpointRow) -> None:
             if row.state == "after" and not ran:
-                raise Crash
+                raise Crashed
             await super().append(workflow_id, row)
 
     store = NoEntry()
     probe = Probe(numbers(1, 6), flush=lambda outputs: Stop("after"))
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await machine(probe, store).register("after", after).orchestrate("work", workflow_id="r")
     assert [(row.kind, row.next_state) for row in await store.load_run("r")][-1] == (RowKind.STEP_CURSOR, "after")
     ran.append("before")
@@ -110,10 +107,10 @@ async def test_a_cursor_belongs_to_one_visit() -> None:
 
     def flush(outputs: list[int]) -> None:
         if visits == 1 and outputs == [1, 2]:
-            raise Crash
+            raise Crashed
 
     probe = Probe(numbers(1, 4), close=close, flush=flush)
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await run(probe, store)
     again = Probe(numbers(1, 4))
     assert await machine(again, store).resume_from("r") == "done"
@@ -123,11 +120,11 @@ async def test_a_cursor_belongs_to_one_visit() -> None:
 
 async def test_a_resumed_visit_keeps_its_cursor_through_several_crashes() -> None:
     store = MemoryCheckpointStore()
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await run(Probe(numbers(1, 10), process=crash(4)), store)
     for _ in range(3):
         probe = Probe(numbers(1, 10), process=crash(3))
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await machine(probe, store).resume_from("r")
         assert probe.opened == [2]
     assert len(await store.load_run("r")) == 5
@@ -251,7 +248,7 @@ async def test_odd_but_printable_ids_name_their_own_run_and_no_other(tmp_path: A
     store = SqliteCheckpointStore(tmp_path / "runs.db")
     flow = machine(Probe(numbers(1, 9), process=crash(4)), store)
     for name in (workflow_id, "other"):
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await flow.orchestrate("work", workflow_id=name)
     assert await machine(Probe(numbers(1, 9)), store).resume_from(workflow_id) == "done"
     assert await store.list_runs() == ["other"]
@@ -325,7 +322,7 @@ async def test_a_late_append_of_an_abandoned_owner_cannot_land() -> None:
     """BR-70."""
     store = Unclaimed()
     rows = await failed_run(store)
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await machine(Probe(numbers(1, 9), process=crash(8)), store).resume_from("r")
     with pytest.raises(CheckpointConflictError):
         await store.append("r", CheckpointRow(rows[-1].sequence + 1, RowKind.STEP_CURSOR, "work", "Probe", blob=b"4"))
@@ -371,7 +368,7 @@ async def test_a_declared_cursor_comes_back_as_what_it_was() -> None:
 
         async def process_item(self, ctx: Any, item: Position) -> tuple[int, Position]:
             if item.line == 2 and len(opened) == 1:
-                raise Crash
+                raise Crashed
             return item.line, item
 
         async def flush_window(self, ctx: Any, outputs: list[int]) -> None:
@@ -381,7 +378,7 @@ async def test_a_declared_cursor_comes_back_as_what_it_was() -> None:
             return "done"
 
     store = MemoryCheckpointStore()
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await run(Lines(), store)
     assert await machine(Lines(), store).resume_from("r") == "done"
     assert opened == [None, Position("a", 1)]
@@ -407,7 +404,7 @@ async def test_rows_of_a_store_that_does_not_sort_are_sorted() -> None:
             return (await super().load_run(workflow_id))[::-1]
 
     store = Unsorted()
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await run(Probe(numbers(1, 9), process=crash(6)), store)
     probe = Probe(numbers(1, 9))
     assert await machine(probe, store).resume_from("r") == "done"

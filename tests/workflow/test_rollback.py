@@ -31,7 +31,8 @@ from cano import (
     WorkflowTimeoutError,
     WorkflowVersionMismatchError,
 )
-from tests.sagas import Crash, Dying, Failing, Unclaimed, begin, kinds, raises, saga
+from cano.testing import Crashed, FaultyStore
+from tests.sagas import Failing, Unclaimed, begin, kinds, raises, saga
 from tests.streams import turns
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -639,9 +640,9 @@ async def test_a_crash_at_any_append_of_a_rollback_undoes_every_step_and_none_ag
     at: int, after: bool, again: int
 ) -> None:
     """Appends of the rollback: it has begun, then one for each of three steps. The resume may crash as well."""
-    store, log = Dying(7 + at, after), []
-    with pytest.raises(Crash):
-        await begin(saga(log, store, last=BOOM))
+    store, log = MemoryCheckpointStore(), []
+    with pytest.raises(Crashed):
+        await begin(saga(log, FaultyStore(store, crash_at=7 + at, before=not after), last=BOOM))
     if at == 1 and not after:  # it was never on record that the run rolls back
         assert undone(log) == []
         assert await saga(log, store).resume_from("r") == "done"
@@ -649,11 +650,11 @@ async def test_a_crash_at_any_append_of_a_rollback_undoes_every_step_and_none_ag
     on_record = [row.state for row in await store.load_run("r") if row.kind is RowKind.COMPENSATED]
     for crash in (again, 0):
         begun = len(log)
-        store.left = crash
+        faulty = FaultyStore(store, crash_at=crash or None, before=not after)
         try:
-            await saga(log, store).resume_from("r")
+            await saga(log, faulty).resume_from("r")
             pytest.fail("moved forward")
-        except Crash:
+        except Crashed:
             pass
         except TaskExecutionError as error:
             assert error.message == "run of last raised ValueError"

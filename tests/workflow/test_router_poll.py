@@ -33,7 +33,8 @@ from cano import (
     WorkflowError,
     WorkflowTimeoutError,
 )
-from tests.models import Crash, Recorder, elapsed, until
+from cano.testing import Crashed, RecordingObserver
+from tests.models import elapsed, stopped, until
 from tests.streams import machine, run
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -62,17 +63,17 @@ def raises(error: Any) -> Callable[[Any], Any]:
 
 
 async def test_a_router_leaves_no_row_takes_no_sequence_and_is_seen() -> None:
-    recorder, store = Recorder(), MemoryCheckpointStore()
+    recorder, store = RecordingObserver(), MemoryCheckpointStore()
 
     async def first(ctx: Any) -> str:
         return "decide"
 
     async def last(ctx: Any) -> str:
-        raise Crash
+        raise Crashed
 
     flow = Workflow[str](checkpoint_store=store, observers=[recorder]).add_exit_state("done")
     flow.register("first", first).register("decide", Router(lambda ctx: "last", name="chooser")).register("last", last)
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await flow.orchestrate("first", workflow_id="r")
     rows = await store.load_run("r")
     assert [(row.sequence, row.kind, row.state) for row in rows] == [
@@ -98,7 +99,7 @@ async def test_a_resume_repeats_the_router_and_what_it_did_to_the_data_is_kept_w
         ctx.data["routed"] = ctx.data.get("routed", 0) + 1
         if dies[0]:
             dies[0] = False
-            raise Crash
+            raise Crashed
         return "last"
 
     async def last(ctx: Any) -> str:
@@ -106,14 +107,14 @@ async def test_a_resume_repeats_the_router_and_what_it_did_to_the_data_is_kept_w
         assert ctx.data == {"first": True, "routed": 1}
         if dies[1]:
             dies[1] = False
-            raise Crash
+            raise Crashed
         return "done"
 
     flow = Workflow[str](checkpoint_store=store).add_exit_state("done")
     flow.register("first", first).register("decide", Router(choose)).register("last", last)
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await flow.orchestrate("first", workflow_id="r", data={})
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await flow.resume_from("r")
     assert ran == ["first", "decide", "first", "decide", "last"]
     assert await flow.resume_from("r") == "done"
@@ -308,14 +309,7 @@ async def test_a_stop_between_two_polls_ends_the_wait_at_once(how: str) -> None:
     token, task = CancellationToken(), Poll(Pending(3600))
     running = asyncio.create_task(run(task, token=token, total_timeout=0.05 if how == "total timeout" else None))
     await until(lambda: task.polls)
-    if how == "token":
-        token.cancel()
-    elif how == "task.cancel()":
-        running.cancel()
-    took, error = await elapsed(running)
-    expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
-    assert type(error) is expected[how]
-    assert took < 2
+    await stopped(how, running, token)
 
 
 @pytest.mark.parametrize("answer", [None, "done", True, 1.0, Ready])

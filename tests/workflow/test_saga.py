@@ -29,6 +29,7 @@ from cano import (
     WorkflowObserver,
     WorkflowTimeoutError,
 )
+from tests.models import stopped
 from tests.sagas import ONCE, Deed, Failing, Plain, begin, kinds, raises, saga
 from tests.streams import turns
 
@@ -422,27 +423,21 @@ def silent(ctx: Any) -> Any:
     return asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("how", ["token", "task", "total timeout"])
+@pytest.mark.parametrize("how", ["token", "task.cancel()", "total timeout"])
 async def test_with_a_store_a_stop_pauses_nothing_is_undone_and_a_resume_goes_on(how: str) -> None:
     store, log, token = MemoryCheckpointStore(), [], CancellationToken()
     built = saga(log, store, last=silent, total_timeout=0.05 if how == "total timeout" else None)
     running = asyncio.create_task(begin(built, token=token))
     while "last" not in log:
         await asyncio.sleep(0)
-    if how == "token":
-        token.cancel()
-    if how == "task":
-        running.cancel()
-    expected = {"token": WorkflowCancelledError, "task": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
-    with pytest.raises(expected[how]):
-        await running
+    await stopped(how, running, token)
     assert log == ["+A", "+B", "+C", "last"]
     assert len(await kinds(store)) == 7
     assert await saga(log, store).resume_from("r") == "done"
     assert log == ["+A", "+B", "+C", "last", "last"]
 
 
-@pytest.mark.parametrize("how", ["token", "rollback token", "task", "total timeout"])
+@pytest.mark.parametrize("how", ["token", "rollback token", "task.cancel()", "total timeout"])
 async def test_without_a_store_or_when_asked_to_a_stop_undoes_what_was_done(how: str) -> None:
     store = MemoryCheckpointStore() if how == "rollback token" else None
     log, token = [], CancellationToken()
@@ -452,9 +447,9 @@ async def test_without_a_store_or_when_asked_to_a_stop_undoes_what_was_done(how:
         await asyncio.sleep(0)
     if "token" in how:
         token.cancel(rollback=how == "rollback token")
-    if how == "task":
+    if how == "task.cancel()":
         running.cancel()
-    expected = {"task": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
+    expected = {"task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
     with pytest.raises(expected.get(how, WorkflowCancelledError)):
         await running
     assert log == ["+A", "+B", "+C", "last", "-C 3", "-B 2", "-A 1"]
@@ -492,8 +487,9 @@ async def test_a_paused_run_is_rolled_back_by_a_resume_whose_token_asks_for_it_w
     if place == "between":
         token.cancel(rollback=True)
     log.clear()
-    with pytest.raises(WorkflowCancelledError):
+    with pytest.raises(WorkflowCancelledError) as caught:
         await saga(log, store, resources={"r": Resource()}).resume_from("r", token=token)
+    assert "resume_from" not in str(caught.value)  # there is nothing left to go on with
     assert [entry for entry in log if entry.startswith("-")] == ["-C 3", "-B 2", "-A 1"]
     assert log.count("up") == log.count("down")
     assert await store.list_runs() == []
@@ -513,7 +509,7 @@ async def test_a_paused_run_whose_rollback_was_not_clean_is_rolled_back_by_the_n
     assert await store.list_runs() == []
 
 
-@pytest.mark.parametrize("how", ["token", "total timeout", "task"])
+@pytest.mark.parametrize("how", ["token", "total timeout", "task.cancel()"])
 async def test_a_running_step_is_not_interrupted_and_nothing_starts_after_it(how: str) -> None:
     """BR-127."""
     log, token, at_work, gate = [], CancellationToken(), asyncio.Event(), asyncio.Event()
@@ -532,14 +528,14 @@ async def test_a_running_step_is_not_interrupted_and_nothing_starts_after_it(how
     await at_work.wait()
     if how == "token":
         token.cancel()
-    elif how == "task":
+    elif how == "task.cancel()":
         running.cancel()
     else:
         await asyncio.sleep(0.04)
     await turns()
     assert not running.done()
     gate.set()
-    expected = {"token": WorkflowCancelledError, "task": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
+    expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
     with pytest.raises(expected[how]):
         await running
     assert log == ["+A", "+B", "+C", "-C 3", "-B 2", "-A 1"]

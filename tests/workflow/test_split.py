@@ -34,7 +34,8 @@ from cano import (
     WorkflowError,
     WorkflowObserver,
 )
-from tests.splits import Branch, Hanging, Told, fails, failure, flow, gives, results
+from cano.testing import RecordingObserver
+from tests.splits import Branch, Hanging, fails, failure, flow, gives, results, tasks
 from tests.streams import turns
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -323,10 +324,10 @@ async def test_a_branch_that_cancels_its_own_asyncio_task_fails_alone() -> None:
         await turns(10)
         return 1
 
-    told = Told()
+    told = RecordingObserver()
     built = flow(Split([Branch(cancels_itself, "selfish"), Branch(slow, "slow")], join=Quorum(1), then="join"), observers=[told])
     assert await built.orchestrate("split") == "done"
-    assert "selfish[0]" in told.of("failure")
+    assert "selfish[0]" in tasks(told, "failure")
     error = await failure([Branch(cancels_itself, "selfish"), Branch(slow)], All())
     assert "selfish[0]" in error.message
 
@@ -454,11 +455,11 @@ async def test_no_more_branches_than_max_concurrency_are_at_work_and_all_get_the
 
 
 async def test_a_branch_that_waits_for_its_turn_never_starts_once_the_join_is_decided() -> None:
-    told, seen = Told(), []
+    told, seen = RecordingObserver(), []
     split = Split([gives(n) for n in range(5)], join=AnyOf(), then="join", max_concurrency=1)
     await flow(split, seen, observers=[told]).orchestrate("split")
     assert [result.cancelled for result in seen[0]] == [False, True, True, True, True]
-    assert told.of("start") == ["gives[0]", "join", "split"]
+    assert tasks(told, "start") == ["gives[0]", "join", "split"]
 
 
 async def test_slots_are_conserved_under_random_cancels_and_failures() -> None:

@@ -24,7 +24,8 @@ from cano import (
     WorkflowCancelledError,
     WorkflowTimeoutError,
 )
-from tests.models import Crash, DyingStore, Recorder, elapsed, until
+from cano.testing import Crashed, FaultyStore, RecordingObserver
+from tests.models import dying, elapsed, stopped, until
 from tests.streams import machine, run
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
@@ -117,7 +118,7 @@ async def test_what_is_no_moment_is_named_by_its_type(moment: Any) -> None:
 async def test_a_huge_wait_is_a_wait_that_is_stored_and_can_be_cancelled(moment: Any) -> None:
     token, store, timer = CancellationToken(), MemoryCheckpointStore(), Timer(moment)
     for attempt in range(2):
-        token, recorder = CancellationToken(), Recorder()
+        token, recorder = CancellationToken(), RecordingObserver()
         flow = machine(timer, store, observers=[recorder])
         going = flow.resume_from("r", token=token) if attempt else flow.orchestrate("work", workflow_id="r", token=token)
         running = asyncio.create_task(going)
@@ -135,7 +136,7 @@ async def test_a_huge_wait_is_a_wait_that_is_stored_and_can_be_cancelled(moment:
 
 async def test_a_resume_waits_only_for_what_is_left_and_does_not_ask_again(tmp_path: Any) -> None:
     for store in (MemoryCheckpointStore(), SqliteCheckpointStore(tmp_path / "runs.db")):
-        loop, token, recorder = asyncio.get_running_loop(), CancellationToken(), Recorder()
+        loop, token, recorder = asyncio.get_running_loop(), CancellationToken(), RecordingObserver()
         timer = Timer(0.8)
         running = asyncio.create_task(run(timer, store, token=token, observers=[recorder]))
         await until(lambda recorder=recorder: len(recorder.of("checkpoint")) == 2)
@@ -152,8 +153,8 @@ async def test_a_resume_waits_only_for_what_is_left_and_does_not_ask_again(tmp_p
 
 
 async def test_a_resume_after_the_deadline_waits_for_nothing() -> None:
-    store = DyingStore(1, after=True)
-    with pytest.raises(Crash):
+    store = dying(2, after=True)
+    with pytest.raises(Crashed):
         await run(Timer(0.03), store)
     await asyncio.sleep(0.03)
     again = Timer(3600)
@@ -164,8 +165,8 @@ async def test_a_resume_after_the_deadline_waits_for_nothing() -> None:
 
 
 async def test_a_deadline_that_did_not_become_durable_is_asked_for_again() -> None:
-    store = DyingStore(1)
-    with pytest.raises(Crash):
+    store = dying(2)
+    with pytest.raises(Crashed):
         await run(Timer(3600), store)
     again = Timer(0.01)
     assert await machine(again, store).resume_from("r") == "done"
@@ -189,7 +190,7 @@ async def test_a_failed_after_wait_is_repeated_by_a_resume_without_another_wait(
 
 
 async def test_what_wait_did_to_the_data_is_stored_with_the_deadline() -> None:
-    store = DyingStore(1, after=True)
+    store = dying(2, after=True)
 
     def moment(ctx: Any) -> float:
         ctx.data["asked"] = True
@@ -200,7 +201,7 @@ async def test_what_wait_did_to_the_data_is_stored_with_the_deadline() -> None:
         return "done"
 
     timer = Timer(moment, after)
-    with pytest.raises(Crash):
+    with pytest.raises(Crashed):
         await machine(timer, store).orchestrate("work", workflow_id="r", data={})
     assert await machine(timer, store).resume_from("r") == "done"
 
@@ -255,18 +256,11 @@ async def test_an_attempt_timeout_bounds_the_wait() -> None:
 
 @pytest.mark.parametrize("how", ["token", "task.cancel()", "total timeout"])
 async def test_a_stop_ends_the_wait_at_once_and_a_resume_goes_on_waiting(how: str) -> None:
-    token, store, recorder, timer = CancellationToken(), MemoryCheckpointStore(), Recorder(), Timer(3600)
+    token, store, recorder, timer = CancellationToken(), MemoryCheckpointStore(), RecordingObserver(), Timer(3600)
     limit = 0.05 if how == "total timeout" else None
     running = asyncio.create_task(run(timer, store, token=token, observers=[recorder], total_timeout=limit))
     await until(lambda: len(recorder.of("checkpoint")) == 2)
-    if how == "token":
-        token.cancel()
-    elif how == "task.cancel()":
-        running.cancel()
-    took, error = await elapsed(running)
-    expected = {"token": WorkflowCancelledError, "task.cancel()": asyncio.CancelledError, "total timeout": WorkflowTimeoutError}
-    assert type(error) is expected[how]
-    assert took < 2
+    await stopped(how, running, token)
     with pytest.raises(WorkflowTimeoutError):
         await machine(timer, store, total_timeout=0.05).resume_from("r")
     assert (timer.waits, timer.went_on) == (1, 0)
@@ -287,7 +281,7 @@ async def test_a_crash_at_every_append_round_a_timer_loses_nothing(after: bool) 
         return "last"
 
     for at in range(6):
-        store, seen = DyingStore(at, after=after), []
+        store, seen = dying(at + 1, after=after), []
 
         async def last(ctx: Any, seen: list[Any] = seen) -> str:
             seen.append(list(ctx.data["seen"]))
@@ -297,21 +291,20 @@ async def test_a_crash_at_every_append_round_a_timer_loses_nothing(after: bool) 
         flow.register("last", last).add_exit_state("done")
         try:
             end = await flow.orchestrate("first", workflow_id="r", data={"seen": []})
-        except Crash:
+        except Crashed:
             known = await store.load_run("r") != []
             end = await (flow.resume_from("r") if known else flow.orchestrate("first", workflow_id="r", data={"seen": []}))
         assert end == "done"
         assert seen[-1] == ["first", "wait", "after"]
-    assert isinstance(store, DyingStore)
-    assert store.appended == 5
+    assert store.appends == 5
 
 
 async def test_a_stored_deadline_that_is_damaged_is_an_error_and_not_asked_for_again() -> None:
     from dataclasses import replace
 
-    store = DyingStore(1, after=True)
-    with pytest.raises(Crash):
-        await run(Timer(3600), store)
+    store = MemoryCheckpointStore()
+    with pytest.raises(Crashed):
+        await run(Timer(3600), FaultyStore(store, crash_at=2, before=False))
     store._logs["r"][-1] = replace(store._logs["r"][-1], blob=b'"soon"')
     timer = Timer(0)
     with pytest.raises(CanoError, match="deadline"):

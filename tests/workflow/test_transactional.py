@@ -21,13 +21,10 @@ from cano import (
     Window,
     WorkflowCancelledError,
 )
+from cano.testing import Crashed
 from tests.streams import Probe, machine, numbers, run, then_silence
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("nothing_left")]
-
-
-class Crash(BaseException):
-    pass
 
 
 class Writing(Probe):
@@ -63,14 +60,14 @@ async def test_every_window_is_in_the_sink_exactly_once_through_crashes_in_every
     def flush(outputs: list[int]) -> None:
         if outputs[0] not in crashed:
             crashed.add(outputs[0])
-            raise Crash
+            raise Crashed
 
     flow = machine(Writing(numbers(1, 9), flush=flush), store)
     result = None
     while result is None:
         try:
             result = await flow.orchestrate("work", workflow_id="r", if_exists="resume")
-        except Crash:
+        except Crashed:
             pass
     assert len(crashed) == 5
     assert sink(path) == list(range(1, 10))
@@ -92,12 +89,12 @@ async def test_a_crash_at_the_commit_leaves_neither_and_after_it_both(path: Path
             async with inner as transaction:
                 yield transaction
                 if not after:
-                    raise Crash
-            raise Crash
+                    raise Crashed
+            raise Crashed
 
         before = sink(path)
         broken = Dying(path)
-        with pytest.raises(Crash):
+        with pytest.raises(Crashed):
             await run(Writing(numbers(1, 4)), broken)
         assert sink(path) == before + ([1, 2] if after else [])
         await broken.close()

@@ -260,7 +260,8 @@ async def test_a_breaker_that_guards_a_task_and_a_call_in_it_closes_again(inner:
 
     async def call() -> None:
         if inner == "function":
-            return await function()
+            await function()
+            return
         async with breaker:
             assert breaker.state is BreakerState.HALF_OPEN
 

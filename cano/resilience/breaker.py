@@ -213,9 +213,9 @@ class CircuitBreaker(Resource):
 
     def _has_room(self) -> bool:
         if self._trials >= self._max_calls:
-            for owner in list(self._entered):
-                if isinstance(owner, asyncio.Task) and owner.done():  # it never left its block, and will not any more
-                    del self._entered[owner]
+            for entered in list(self._entered):
+                if isinstance(entered, asyncio.Task) and entered.done():  # it never left, and will not any more
+                    del self._entered[entered]
             self._collect()
         return self._trials < self._max_calls
 

@@ -61,6 +61,8 @@ class Permit:
         """
         if error is None:
             self.success()
+        elif isinstance(error, GeneratorExit):
+            self._lose()
         elif self._cancelled() or isinstance(error, WorkflowCancelledError) or not _blames(error):
             self.release()
         else:
@@ -73,7 +75,12 @@ class Permit:
         return here.cancelling() > (self._cancellations if here is self._task() else 0)
 
     def __del__(self) -> None:
-        # May run in the middle of anything, even of the breaker's own code with its lock held: so it takes no lock.
+        self._lose()
+
+    def _lose(self) -> None:
+        """Release it, the next time that the breaker is asked. Garbage collection does that, also by closing a coroutine
+        in its block, and may do it in the middle of the breaker's own code with its lock held: so it takes no lock.
+        """
         if not self._settled:
             self._settled = True
             if not self._passenger:

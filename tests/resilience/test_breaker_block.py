@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -98,6 +99,29 @@ async def test_a_generator_whose_event_loop_is_gone_frees_its_slot() -> None:
     assert not free(breaker)
     streams.clear()
     gc.collect()
+    assert free(breaker)
+
+
+async def test_a_block_that_garbage_collection_closes_takes_no_lock() -> None:
+    """It may come in the middle of the breaker's own code."""
+    breaker = on_trial()
+
+    async def block() -> None:
+        async with breaker:
+            await asyncio.sleep(0)
+
+    suspended = block()
+    suspended.send(None)
+    assert not free(breaker)
+
+    def collect() -> None:
+        with breaker._lock:
+            suspended.close()
+
+    collecting = threading.Thread(target=collect, daemon=True)
+    collecting.start()
+    await asyncio.to_thread(collecting.join, 5)
+    assert not collecting.is_alive()
     assert free(breaker)
 
 

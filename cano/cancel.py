@@ -208,9 +208,14 @@ async def settled(operation: Awaitable[T]) -> T:
     return task.result()
 
 
+def cancellations() -> int:
+    """How often this asyncio task has been cancelled, those undone by `uncancel` left out; 0 outside of one."""
+    current = asyncio.current_task()
+    return 0 if current is None else current.cancelling()
+
+
 def leaked() -> bool:
     """Whether a CancelledError that just surfaced was let out by somebody's code, and no cancellation of this asyncio
     task.
     """
-    current = asyncio.current_task()
-    return current is None or current.cancelling() == 0
+    return cancellations() == 0

@@ -64,7 +64,7 @@ def seconds(value: Duration, what: str) -> float:
     """
     number = signed_seconds(value, what)
     if number < 0:
-        raise ConfigurationError(f"{what} must not be negative; leave it out (None) for no limit")
+        raise ConfigurationError(f"{what} must not be negative")
     return number
 
 
@@ -86,7 +86,9 @@ def optional_seconds(value: Duration | None, what: str) -> float | None:
     """Like `seconds`; None and an infinite duration both mean "no limit" and give None."""
     if value is None:
         return None
-    limit = seconds(value, what)
+    limit = signed_seconds(value, what)
+    if limit < 0:
+        raise ConfigurationError(f"{what} must not be negative; leave it out (None) for no limit")
     return None if math.isinf(limit) else limit
 
 

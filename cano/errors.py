@@ -9,7 +9,7 @@
     ├── WorkflowError                      workflow
     ├── WorkflowTimeoutError               workflow_timeout            .elapsed .limit
     ├── WorkflowCancelledError             cancelled
-    ├── CircuitOpenError                   circuit_open
+    ├── CircuitOpenError                   circuit_open                .retry_after
     ├── RateLimitedError                   rate_limited                .tier .retry_after
     ├── CheckpointStoreError               checkpoint_store
     │   ├── CheckpointConflictError        checkpoint_store
@@ -125,9 +125,13 @@ class WorkflowCancelledError(CanoError):
 
 
 class CircuitOpenError(CanoError):
-    """A circuit breaker refused the call."""
+    """A circuit breaker refused the call; ``retry_after`` is in seconds, 0 if it only had too many trials under way."""
 
     category = "circuit_open"
+
+    def __init__(self, message: str = "", *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class RateLimitedError(CanoError):

@@ -85,7 +85,7 @@ async def main() -> None:
     workflow.register(Step.READ, Read(tracer)).register(Step.SEND, Send()).add_exit_state(Step.DONE)
     await workflow.orchestrate(Step.READ, workflow_id="nightly")
     lines = generate_latest(registry).decode().splitlines()
-    print(*sorted(line for line in lines if line.startswith(SHOWN)), sep="\n")
+    print(*sorted(line for line in lines if line.startswith(SHOWN) and not line.endswith(" 0.0")), sep="\n")
     spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
     for span in sorted(spans.values(), key=lambda span: span.start_time or 0):
         parent = spans[span.parent.span_id].name if span.parent else "nothing"

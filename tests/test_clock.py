@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cano import clock
+from cano.errors import ConfigurationError
 
 MOMENT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -44,3 +45,10 @@ def test_no_other_file_asks_the_machine_for_the_time() -> None:
         if path != Path(clock.__file__):
             text = path.read_text()
             assert not any(way in text for way in ("datetime.now(", "time.time(", "time.monotonic(", "utcnow(")), path
+
+
+def test_a_negative_duration_is_refused_and_none_is_advised_only_where_it_is_taken() -> None:
+    with pytest.raises(ConfigurationError, match="^it must not be negative$"):
+        clock.seconds(-1, "it")
+    with pytest.raises(ConfigurationError, match=r"^it must not be negative; leave it out \(None\) for no limit$"):
+        clock.optional_seconds(-1, "it")

@@ -8,15 +8,16 @@ import inspect
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from cano.clock import Duration, seconds
-from cano.errors import CircuitOpenError, ConfigurationError, WorkflowCancelledError
+from cano.errors import CircuitOpenError, ConfigurationError
 from cano.resilience.amounts import MOST_CALLS, name_of, whole
+from cano.resilience.block import Exits, exit_of
 from cano.resilience.counts import BreakerCounts
+from cano.resilience.permit import Permit, owner
 from cano.resilience.steady import SteadyTime
 from cano.resources import Resource
 
@@ -30,41 +31,6 @@ class BreakerState(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
-
-
-class Permit:
-    """Leave to make one call, whose outcome is then told to it.
-
-    Only the first outcome counts. One told after the breaker has changed its state since is ignored. A permit that is
-    garbage-collected without an outcome is released.
-    """
-
-    __slots__ = ("__weakref__", "_breaker", "_epoch", "_passenger", "_settled")
-
-    def __init__(self, breaker: CircuitBreaker, epoch: int, passenger: bool) -> None:
-        self._breaker = breaker
-        self._epoch = epoch
-        self._passenger = passenger
-        self._settled = False
-
-    def success(self) -> None:
-        """The call went well."""
-        self._breaker._settle(self, True)
-
-    def failure(self) -> None:
-        """The call failed, and the dependency is to blame."""
-        self._breaker._settle(self, False)
-
-    def release(self) -> None:
-        """Nobody knows: the call was given up, and counts for nothing. A trial makes room for another."""
-        self._breaker._settle(self, None)
-
-    def __del__(self) -> None:
-        # May run in the middle of anything, even of the breaker's own code with its lock held: so it takes no lock.
-        if not self._settled:
-            self._settled = True
-            if not self._passenger:
-                self._breaker._abandoned.append(self._epoch)
 
 
 class CircuitBreaker(Resource):
@@ -81,9 +47,9 @@ class CircuitBreaker(Resource):
     with `acquire`. In the first two a call that ends without an exception is a success and one that ends with an
     `Exception` is a failure. A call that the caller cancels, or that fails while it is being cancelled, counts for
     nothing; nor does a workflow that was cancelled by its token, nor a refused call. A CancelledError that nobody asked
-    for is a failure. Within a trial, calls of
-    the same asyncio task that use the breaker too are part of that trial. `async with` has to be left in the asyncio task
-    that entered it.
+    for is a failure. Within a trial, blocks and functions of the same asyncio task that use the breaker too are part of
+    that trial. A block tells its own permit how it ended, in whatever asyncio task it is left, as that of an async
+    generator may be.
 
     Among `resources` it is left as it is: it needs no set-up and no teardown.
 
@@ -110,6 +76,7 @@ class CircuitBreaker(Resource):
         self._time = SteadyTime()
         self._abandoned: deque[int] = deque()
         self._entered: weakref.WeakKeyDictionary[Any, list[Permit]] = weakref.WeakKeyDictionary()
+        self._aboard: weakref.WeakKeyDictionary[Any, list[weakref.ref[Permit]]] = weakref.WeakKeyDictionary()
         self._state = BreakerState.CLOSED
         self._epoch = 0
         self._failures = self._successes = self._trials = 0
@@ -152,32 +119,54 @@ class CircuitBreaker(Resource):
             return max(0.0, self._until - self._time.now()) if self._state is BreakerState.OPEN else 0.0
 
     def acquire(self) -> Permit:
-        """A permit to make one call. Tell it the outcome.
+        """A permit to make one call, by whomever. Tell it the outcome.
 
         Raises:
-            CircuitOpenError: the breaker is open, or half-open with all trials under way.
+            CircuitOpenError: the breaker is open, or half-open with all trials under way; `retry_after` says how long to
+                wait.
         """
-        return self._admit(passenger_of=None)
-
-    def _admit(self, passenger_of: Permit | None) -> Permit:
         with self._lock:
-            self._collect()
-            if self._state is BreakerState.OPEN:
-                if self._time.now() < self._until:
-                    raise self._rejection("open: rejecting call")
-                self._move(BreakerState.HALF_OPEN)
-            aboard = False
-            if self._state is BreakerState.HALF_OPEN:
-                aboard = passenger_of is not None and passenger_of._epoch == self._epoch
-                if not aboard and not self._has_room():
-                    raise self._rejection("half-open: trial slot exhausted")
-                self._trials += not aboard
-            self.counts.acquired += 1
-            return Permit(self, self._epoch, aboard)
+            return self._admit(owner(), rides=False)
 
-    def _rejection(self, why: str) -> CircuitOpenError:
+    def board(self) -> Permit:
+        """A permit for a call that this asyncio task makes itself, as `async with` takes one: until it is settled, what
+        the task does with the breaker is part of that call. Raises like `acquire`. Engine use.
+        """
+        here = owner()
+        with self._lock:
+            permit = self._admit(here, rides=self._on_trial(here))
+            self._note(here, permit)
+            return permit
+
+    def _admit(self, here: Any, *, rides: bool) -> Permit:
+        self._collect()
+        if self._state is BreakerState.OPEN:
+            left = self._until - self._time.now()
+            if left > 0:
+                raise self._rejection("open: rejecting call", left)
+            self._move(BreakerState.HALF_OPEN)
+            rides = False
+        rides = rides and self._state is BreakerState.HALF_OPEN
+        if self._state is BreakerState.HALF_OPEN and not rides:
+            if not self._has_room():
+                raise self._rejection("half-open: trial slot exhausted")
+            self._trials += 1
+        self.counts.acquired += 1
+        return Permit(self._settle, self._abandoned, self._epoch, rides, here)
+
+    def _on_trial(self, here: Any) -> bool:
+        """Whether a call of this owner that is going on belongs to the present epoch."""
+        around = [ref() for ref in self._aboard.get(here, ())]
+        return any(permit is not None and not permit._settled and permit._epoch == self._epoch for permit in around)
+
+    def _note(self, here: Any, permit: Permit) -> None:
+        around = [ref for ref in self._aboard.get(here, ()) if (other := ref()) is not None and not other._settled]
+        self._aboard[here] = [*around, weakref.ref(permit)]
+
+    def _rejection(self, why: str, left: float = 0.0) -> CircuitOpenError:
         self.counts.rejected += 1
-        return CircuitOpenError(f"circuit breaker {why}" if self._name is None else f"circuit breaker {self._name} {why}")
+        name = "" if self._name is None else f"{self._name} "
+        return CircuitOpenError(f"circuit breaker {name}{why}", retry_after=left)
 
     def _settle(self, permit: Permit, succeeded: bool | None) -> None:
         with self._lock:
@@ -224,31 +213,21 @@ class CircuitBreaker(Resource):
 
     def _has_room(self) -> bool:
         if self._trials >= self._max_calls:
-            for owner in list(self._entered):
-                if isinstance(owner, asyncio.Task) and owner.done():  # it never left its block, and will not any more
-                    del self._entered[owner]
+            for entered in list(self._entered):
+                if isinstance(entered, asyncio.Task) and entered.done():  # it never left, and will not any more
+                    del self._entered[entered]
             self._collect()
         return self._trials < self._max_calls
 
-    def _enter(self) -> None:
-        owner = _owner()
+    def left_by_hand(self) -> Permit | None:
+        """The permit of this asyncio task's last `__aenter__` that no block made. For `__aexit__`."""
+        here = owner()
         with self._lock:
-            around = self._entered.get(owner)
-        permit = self._admit(passenger_of=around[-1] if around else None)
-        with self._lock:
-            self._entered.setdefault(owner, []).append(permit)
-
-    def _leave(self, error: BaseException | None) -> None:
-        owner = _owner()
-        with self._lock:
-            permits = self._entered.get(owner)
+            permits = self._entered.get(here)
             permit = permits.pop() if permits else None
             if not permits:
-                self._entered.pop(owner, None)
-        if permit is not None:
-            _tell(permit, error)
-        elif error is None:
-            raise ConfigurationError("`async with` of a circuit breaker was left in another asyncio task than it was entered in")
+                self._entered.pop(here, None)
+            return permit
 
     async def __aenter__(self) -> Self:
         """Acquire a permit for the block.
@@ -256,58 +235,73 @@ class CircuitBreaker(Resource):
         Raises:
             CircuitOpenError: see `acquire`.
         """
-        self._enter()
+        exit_ = exit_of(self)
+        permit = self.board()
+        if exit_ is not None:
+            exit_.permit = permit
+        else:
+            with self._lock:
+                self._entered.setdefault(owner(), []).append(permit)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._leave(error)
+    __aexit__ = Exits()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate an async or a plain function: each call needs a permit.
+        """Decorate an async or a plain function, or any other object that is called: each call needs a permit. If a plain
+        one returns an awaitable, the call gives a coroutine that awaits it, and ends with that.
 
         Raises:
             ConfigurationError: it is no function, or a generator, whose calls end before they have done anything.
         """
-        if not callable(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        if not callable(function) or _is(function, inspect.isgeneratorfunction) or _is(function, inspect.isasyncgenfunction):
             raise ConfigurationError("a circuit breaker decorates async and plain functions, and no generators")
-        if inspect.iscoroutinefunction(function):
+        if _is(function, inspect.iscoroutinefunction):
 
             @functools.wraps(function)
             async def guarded_async(*args: P.args, **kwargs: P.kwargs) -> Any:
                 async with self:
-                    return await function(*args, **kwargs)
+                    return await cast("Callable[P, Awaitable[Any]]", function)(*args, **kwargs)
 
             return cast("Callable[P, R]", guarded_async)
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            self._enter()
+            permit = self.board()
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
-                self._leave(error)
+                permit.tell(error)
                 raise
-            self._leave(None)
+            if inspect.isawaitable(result):
+                self._alight(permit)
+                return cast("R", self._finish(permit, result))
+            permit.success()
             return result
 
         return guarded
 
+    def _alight(self, permit: Permit) -> None:
+        """The call has yet to be made, by whoever awaits it: it is none of this owner."""
+        here = owner()
+        with self._lock:
+            self._aboard[here] = [ref for ref in self._aboard.get(here, ()) if ref() is not permit]
 
-def _owner() -> Any:
-    """Who holds what is entered now: the asyncio task, or outside of one the thread."""
-    try:
-        return asyncio.current_task() or threading.current_thread()
-    except RuntimeError:
-        return threading.current_thread()
-
-
-def _tell(permit: Permit, error: BaseException | None) -> None:
-    """Tell a permit how the call ended that raised `error`, or nothing."""
-    owner = _owner()
-    cancelled = isinstance(owner, asyncio.Task) and owner.cancelling() > 0
-    if error is None:
+    async def _finish(self, permit: Permit, result: Awaitable[Any]) -> Any:
+        with self._lock:
+            permit.belongs_to(owner())
+            self._note(owner(), permit)
+        try:
+            value = await result
+        except BaseException as error:
+            permit.tell(error)
+            raise
         permit.success()
-    elif cancelled or isinstance(error, WorkflowCancelledError) or not isinstance(error, Exception | asyncio.CancelledError):
-        permit.release()
-    else:
-        permit.failure()
+        return value
+
+
+def _is(function: Any, kind: Callable[[Any], bool]) -> bool:
+    """Whether a function, or what a partial or another object calls, is of a kind."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    called = getattr(type(function), "__call__", None)  # noqa: B004  # of which kind it is
+    return kind(function) or (not isinstance(function, type) and kind(called))

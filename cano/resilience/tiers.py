@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Any, overload
 
 from cano.errors import ConfigurationError
 from cano.resilience.amounts import cost_of, name_of
@@ -45,10 +45,11 @@ class MultiRateLimiter(Limiter):
     tiers: `{"name": limiter, "other": (limiter, cost)}` or a sequence of `Tier`
 
     Tiers are charged in order; if one refuses, all before it get back what they gave and those after it are not asked.
-    A limiter may be in several tiers, and is charged once for each. `only` names the tiers that a call shall be charged
-    for; None for all. Without any tier every call is admitted. Calls that wait are served in the order in which they
-    came, among those for the same tiers; a full tier keeps nobody waiting who does not need it. `counts` counts each
-    call once, `throttled` by tier how often it refused one or kept it waiting, and the limiters count for themselves.
+    A limiter may be in several tiers, and is charged once for each. `only` is a list, tuple or set of the names of the
+    tiers that a call shall be charged for; None and an empty one mean all. Without any tier every call is admitted.
+    Calls that wait are served in the order in which they came, among those for the same tiers; a full tier keeps nobody
+    waiting who does not need it. `counts` counts each call once, `throttled` by tier how often it refused one or kept it
+    waiting, and the limiters count for themselves.
 
     Raises:
         ConfigurationError: a tier is wrong, or two have the same name.
@@ -72,23 +73,23 @@ class MultiRateLimiter(Limiter):
     def __repr__(self) -> str:
         return f"<MultiRateLimiter {', '.join(self._tiers) or 'without tiers'}>"
 
-    def _charges(self, only: Iterable[str] | None) -> Sequence[Charge]:
-        names = self._tiers.keys() if only is None else self._known(only)
+    def _charges(self, only: Collection[str] | None) -> Sequence[Charge]:
+        names = self._tiers.keys() if only is None else self._known(only) or self._tiers.keys()
         tiers = [tier for tier in self._tiers.values() if tier.name in names and tier.cost > 0]
         for tier in tiers:
             cost_of(sum(other.cost for other in tiers if other.limiter is tier.limiter), tier.limiter.capacity)
         return [Charge(tier.limiter._gate, tier.cost, tier.name) for tier in tiers]
 
-    def _known(self, only: Iterable[str]) -> set[str]:
-        if isinstance(only, str) or not isinstance(only, Iterable):
-            raise ConfigurationError(f"`only` must be some names of tiers, not a {type(only).__name__}")
-        names = set(only)
-        for name in names:
-            if name not in self._tiers:
+    def _known(self, only: Collection[str]) -> set[str]:
+        # An iterator would be used up by the first call, and an empty one would then lift the choice.
+        if isinstance(only, str | bytes) or not isinstance(only, Collection):
+            raise ConfigurationError(f"`only` must be a list, a set or a tuple of names of tiers, not a {type(only).__name__}")
+        for name in only:
+            if not isinstance(name, str) or name not in self._tiers:
                 known = ", ".join(repr(tier) for tier in self._tiers) or "none"
                 shown = repr(name) if isinstance(name, str) else f"of type {type(name).__name__}"
                 raise ConfigurationError(f"there is no tier {shown}; the known ones: {known}")
-        return names
+        return set(only)
 
     def _admitted(self, charges: Sequence[Charge]) -> None:
         super()._admitted(charges)
@@ -104,7 +105,7 @@ class MultiRateLimiter(Limiter):
         super()._waited(charge, seconds)
         self.counts.wait(seconds)
 
-    def try_acquire(self, *, only: Iterable[str] | None = None) -> bool:
+    def try_acquire(self, *, only: Collection[str] | None = None) -> bool:
         """Have a call admitted if that is possible now.
 
         Raises:
@@ -112,7 +113,7 @@ class MultiRateLimiter(Limiter):
         """
         return not isinstance(self._try(self._charges(only)), Refusal)
 
-    def require(self, *, only: Iterable[str] | None = None) -> None:
+    def require(self, *, only: Collection[str] | None = None) -> None:
         """Have a call admitted now.
 
         Raises:
@@ -120,18 +121,18 @@ class MultiRateLimiter(Limiter):
         """
         self._require(self._charges(only))
 
-    async def acquire(self, *, only: Iterable[str] | None = None) -> None:
+    async def acquire(self, *, only: Collection[str] | None = None) -> None:
         """Have a call admitted, and wait in line for the tier that refuses if need be. Nothing is held meanwhile.
 
         Cancellation: the place in line is given up and nothing is taken, whatever the moment; the next is served at once.
         """
         await self._wait(self._charges(only))
 
-    def try_reserve(self, *, only: Iterable[str] | None = None) -> Reservation | None:
+    def try_reserve(self, *, only: Collection[str] | None = None) -> Reservation | None:
         """Have a call admitted if that is possible now, and be able to take it back: see `Reservation`."""
         return self._reserve(self._charges(only))
 
-    def time_until(self, *, only: Iterable[str] | None = None) -> float:
+    def time_until(self, *, only: Collection[str] | None = None) -> float:
         """Seconds until a call could be admitted, at the earliest; 0 if now."""
         charges = self._charges(only)
         with LOCK:
@@ -146,7 +147,7 @@ class MultiRateLimiter(Limiter):
 
 def _listed(tiers: Named | Iterable[Tier]) -> Iterable[Tier]:
     if isinstance(tiers, Mapping):
-        return [Tier(name, *(entry if isinstance(entry, tuple) else (entry,))) for name, entry in tiers.items()]
+        return [_named(name, entry) for name, entry in tiers.items()]
     if isinstance(tiers, str) or not isinstance(tiers, Iterable):
         raise ConfigurationError(f"tiers must be a mapping or some Tier objects, not a {type(tiers).__name__}")
     listed = list(tiers)
@@ -154,3 +155,13 @@ def _listed(tiers: Named | Iterable[Tier]) -> Iterable[Tier]:
         if not isinstance(tier, Tier):
             raise ConfigurationError(f"tiers must be a mapping or some Tier objects, not a {type(tier).__name__}")
     return listed
+
+
+def _named(name: str, entry: Any) -> Tier:
+    if not isinstance(entry, tuple):
+        return Tier(name, entry)
+    if len(entry) != 2:
+        raise ConfigurationError(
+            f"tier {name!r} must be a limiter, or a tuple of a limiter and a cost: of 2, not of {len(entry)}"
+        )
+    return Tier(name, *entry)

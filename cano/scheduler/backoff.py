@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-from cano.clock import Duration
+from cano.clock import Duration, seconds
 from cano.errors import ConfigurationError
 from cano.task.retry import ExponentialBackoff
 
@@ -18,10 +19,11 @@ class Backoff:
 
     The waits grow from `initial` by `multiplier` to `max_delay` and are spread by `jitter`, exactly like those of
     `ExponentialBackoff`: finite, not negative and never above `max_delay`. A back-off is no retry: it only delays the
-    next fire. `trip_after=None` never trips; `initial=0` never waits.
+    next fire. `trip_after=None` never trips; `initial=0` never waits; `max_delay=inf` means a year.
 
     Raises:
-        ConfigurationError: a delay is no duration, `trip_after` no int of 1 or more.
+        ConfigurationError: a delay is no duration, `initial` is infinite, `multiplier` not above zero and finite, `jitter`
+            not from 0 to 1, or `trip_after` no int of 1 or more.
     """
 
     initial: Duration = 1.0
@@ -40,6 +42,12 @@ class Backoff:
         except ConfigurationError as error:
             message = error.message.replace("ExponentialBackoff", "Backoff").replace("base_delay", "initial")
             raise ConfigurationError(message) from None
+        if math.isinf(seconds(self.initial, "Backoff(initial=...)")):
+            raise ConfigurationError("Backoff(initial=...) must be finite")
+        if not 0 < self.multiplier < math.inf:
+            raise ConfigurationError("Backoff(multiplier=...) must be above zero and finite")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError("Backoff(jitter=...) must be from 0 to 1")
         object.__setattr__(self, "_growth", growth)
 
     def delay(self, streak: int) -> float:

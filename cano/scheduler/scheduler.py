@@ -165,7 +165,8 @@ class Scheduler:
             raise ConfigurationError(f"flow {name} needs the state it starts from")
         if not isinstance(backoff, Backoff | None):
             raise ConfigurationError(f"backoff must be a Backoff, not a {type(backoff).__name__}")
-        if inspect.iscoroutinefunction(data):
+        called = getattr(type(data), "__call__", None)  # noqa: B004  # it must not be async
+        if inspect.iscoroutinefunction(data) or inspect.iscoroutinefunction(called):
             raise ConfigurationError("data must be a value or a plain function, not an async one")
         if self._alive is not None:
             raise ConfigurationError("register flows before the scheduler is started")
@@ -174,7 +175,7 @@ class Scheduler:
         return self
 
     def __contains__(self, name: object) -> bool:
-        return name in self._flows
+        return isinstance(name, str) and name in self._flows
 
     def __len__(self) -> int:
         return len(self._flows)
@@ -186,15 +187,14 @@ class Scheduler:
 
         Raises:
             ConfigurationError: every problem of every workflow, in one message; nothing was started.
-            WorkflowError: it is just starting or stopping, runs in another event loop, or a run that an earlier stop
-                left behind is still going on.
+            WorkflowError: it is just starting or stopping, runs in another event loop, or a run or a teardown that an
+                earlier stop left behind is still going on.
             Otherwise whatever a set-up raised, after those already up were torn down.
         Cancellation: like a failed set-up.
         """
         session = self._alive
         if session is not None:
-            if session.loop is not asyncio.get_running_loop():
-                raise WorkflowError("the scheduler runs in another event loop")
+            self._here(session, "start")
             if not session.running or session.stopping:
                 raise WorkflowError(f"the scheduler is {'stopping' if session.stopping else 'starting'}")
             return
@@ -214,24 +214,43 @@ class Scheduler:
         lingering = [flow.name for flow in self._flows.values() if flow.lingers]
         if lingering:
             raise WorkflowError(f"runs that an earlier stop left behind are still going on: {', '.join(lingering)}")
+        left = None if self._session is None else self._session.lingers
+        if left is not None:
+            raise WorkflowError(f"the resources of flow {left}, which an earlier stop left behind, are not torn down yet")
+
+    @staticmethod
+    def _here(session: Session, verb: str) -> None:
+        """Raise WorkflowError if this is not the event loop of the scheduler."""
+        try:
+            here = asyncio.get_running_loop() is session.loop
+        except RuntimeError:
+            here = False
+        if not here:
+            raise WorkflowError(f"{verb} must be called in the event loop of the scheduler; it runs in another event loop")
 
     async def stop(self) -> None:
         """Stop, and return when it is done. Idempotent.
 
         No flow fires any more, and the tokens of all runs are fired, so that they drain. Drains that take longer than
         `stop_timeout` are aborted, then cancelled; a run that goes on even so is logged and left behind. Then the
-        resources are torn down in reverse, within `stop_timeout` too. Afterwards no asyncio task of the scheduler is
-        alive, but for what had to be left behind.
+        resources are torn down in reverse, within `stop_timeout` too; after that each teardown that does not end is
+        cancelled, and the next one has its turn. Afterwards no asyncio task of the scheduler is alive, but for what had to
+        be left behind because it goes on although it was cancelled.
 
         Inside a run of this scheduler it returns at once, for it would wait for itself: the run drains when its hook
         has returned.
 
-        Raises: the BaseException of a run, if that is what ended the scheduler; once.
-        Cancellation: ends the drains at once; stop goes on, and raises `asyncio.CancelledError` when it is done.
+        Raises:
+            WorkflowError: the scheduler runs in another event loop; nothing was changed.
+            Otherwise the BaseException of a run, if that is what ended the scheduler; once.
+        Cancellation: ends the drains at once, or the teardown that is going on; stop goes on, and raises
+            `asyncio.CancelledError` when it is done.
         """
         session = self._session
         if session is None:
             return
+        if self._alive is not None:
+            self._here(session, "stop")
         fire = current.get()
         if fire is not None and any(flow.fire is fire for flow in self._flows.values()):
             session.stop()
@@ -244,14 +263,24 @@ class Scheduler:
     async def wait(self) -> None:
         """Return when the scheduler has stopped, whoever stops it; at once if it is not running.
 
-        Raises: the BaseException of a run, if that is what ended the scheduler; once.
+        Raises:
+            WorkflowError: the scheduler runs in another event loop.
+            Otherwise the BaseException of a run, if that is what ended the scheduler; once.
         Cancellation: does not stop the scheduler.
         """
         session = self._session
-        if session is not None and not session.loop.is_closed():
-            await session.wait()
+        if session is None or session.loop.is_closed():
+            return
+        if self._alive is None:
+            session.surface()
+            return
+        self._here(session, "wait")
+        await session.wait()
 
     async def __aenter__(self) -> Self:
+        session = self._alive
+        if session is not None and session.owner is not None:
+            raise WorkflowError("the scheduler is in an `async with` already: the end of the inner one would stop it")
         await self.start()
         if self._session is not None:
             self._session.owner = asyncio.current_task()
@@ -294,12 +323,7 @@ class Scheduler:
         session = self._alive
         if session is None or not self._started:
             raise WorkflowError("the scheduler is not running")
-        try:
-            here = asyncio.get_running_loop() is session.loop
-        except RuntimeError:
-            here = False
-        if not here:
-            raise WorkflowError("trigger must be called in the event loop of the scheduler")
+        self._here(session, "trigger")
         fire = flow.trigger(*moment())
         session.consider(flow)  # its timer has no use while the run is going on
         session.work(flow, fire, flow.definition.data if data is _UNSET else data, copy_context())
@@ -321,10 +345,13 @@ class Scheduler:
 
         Raises:
             ConfigurationError: there is no such flow.
+            WorkflowError: the scheduler runs in another event loop.
         """
         flow = self._flow(name)
-        flow.reset(*moment(), started=self._started)
         session = self._alive
+        if session is not None:
+            self._here(session, "reset")
+        flow.reset(*moment(), started=self._started)
         if session is not None:
             session.consider(flow)
 
@@ -351,8 +378,9 @@ class Scheduler:
         return sum(flow.fire is not None for flow in self._flows.values())
 
     def _flow(self, name: str) -> Flow:
-        flow = self._flows.get(name)
+        flow = self._flows.get(name) if isinstance(name, str) else None
         if flow is None:
             known = ", ".join(self._flows) or "none"
-            raise ConfigurationError(f"there is no flow {str(name)[:80]!r}; the known ones: {known}")
+            shown = repr(name[:80]) if isinstance(name, str) else f"of type {type(name).__name__}"
+            raise ConfigurationError(f"there is no flow {shown}; the known ones: {known}")
         return flow

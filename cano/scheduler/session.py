@@ -10,23 +10,26 @@ A stop goes through these stages. Each but the last begins when the one before i
     aborting     their drains are ended                                                  GRACE
     cancelling   their asyncio tasks are cancelled                                       GRACE
     leaving      runs that still go on are abandoned; resources are torn down            stop_timeout
-    cutting      the teardown is cancelled                                               GRACE
-    ended
+    cutting      the teardown that is going on is cancelled, once for each resource of   GRACE each
+                 its flow; then the next has its turn, until all were tried
+    ended        the keeper has ended, or a teardown went on although it was cancelled
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context as Variables
 from contextvars import copy_context
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from cano.clock import now, wall
-from cano.errors import WorkflowError
+from cano.errors import ConfigurationError, WorkflowError
 from cano.observer import Resumed, WorkflowObserver
 from cano.resources import Resources
 from cano.scheduler.flow import Flow
@@ -40,6 +43,16 @@ _LEAST = 1e-6
 """The event loop runs a timer up to its clock's resolution early; to ask for less than this again would only spin."""
 
 _log = logging.getLogger("cano")
+
+
+@dataclass(slots=True)
+class _Step:
+    """What the keeper is doing: a flow's resources, which way, and how often it may still be cancelled for that."""
+
+    flow: str
+    what: str
+    cuts: int
+    cut: bool = False
 
 
 class Session:
@@ -63,7 +76,8 @@ class Session:
         self._up: asyncio.Future[None] = self.loop.create_future()
         self._leave: asyncio.Future[None] = self.loop.create_future()
         self._end: asyncio.Future[None] = self.loop.create_future()
-        self._leaving = ""
+        self._step: _Step | None = None
+        self._cutting = False
         self._failure: BaseException | None = None
         self._keeper: asyncio.Task[BaseException | None] | None = None
 
@@ -105,7 +119,9 @@ class Session:
                     resources = flow.definition.workflow.resources
                     if id(resources) not in known:
                         known.add(id(resources))
+                        self._begin(flow.name, "set up", resources)
                         await resources.acquire()
+                        self._step = None
                         stack.push_async_callback(self._release, flow.name, resources)
                 if not self._up.done():
                     self._up.set_result(None)
@@ -115,8 +131,16 @@ class Session:
         return None
 
     async def _release(self, name: str, resources: Resources) -> None:
-        self._leaving = name
-        await resources.release()
+        self._begin(name, "tear down", resources)
+        try:
+            await resources.release()
+        finally:
+            self._step = None
+
+    def _begin(self, name: str, what: str, resources: Resources) -> None:
+        self._step = _Step(name, what, max(len(resources), 1))
+        if self._cutting:
+            self._next(GRACE, self._cut)
 
     # -- firing -----------------------------------------------------------------------------------------------------
 
@@ -191,8 +215,10 @@ class Session:
         self._drained()
 
     def hurry(self) -> None:
-        """End the stage that a stop is in."""
-        if self._overdue is not None:
+        """End the stage that a stop is in, and in the last one the teardown that is going on."""
+        if self._cutting and self._step is not None and self._step.cut and self._keeper is not None:
+            self._keeper.cancel()
+        elif self._overdue is not None:
             self._overdue()
 
     async def see_out(self, before: BaseException | None = None) -> None:
@@ -273,10 +299,25 @@ class Session:
             self._finish()
 
     def _cut(self) -> None:
-        self._next(GRACE, self._finish)
-        _log.error("the resources of flow %s did not tear down within the stop timeout", self._leaving)
-        if self._keeper is not None:
+        self._cutting = True
+        step = self._step
+        if step is not None and not step.cuts:
+            _log.error("the resources of flow %s do not %s although cancelled: they were left behind", step.flow, step.what)
+            self._finish()
+            return
+        self._next(GRACE, self._cut)
+        if step is not None and self._keeper is not None:  # else it is between two, and the next one gets a time of its own
+            if not step.cut:
+                _log.error("the resources of flow %s did not %s in time, and are cancelled", step.flow, step.what)
+            step.cut, step.cuts = True, step.cuts - 1
             self._keeper.cancel()
+
+    @property
+    def lingers(self) -> str | None:
+        """The flow whose resources a stop has left behind, if they are still in the way."""
+        if self._keeper is None or self._keeper.done() or self.loop.is_closed():
+            return None
+        return "" if self._step is None else self._step.flow
 
     def _left(self, keeper: asyncio.Task[BaseException | None]) -> None:
         """The keeper has ended, asked to or not."""
@@ -323,6 +364,9 @@ async def _work(flow: Flow, fire: Fire, data: Any) -> Ended:
     try:
         if callable(data):
             data = None if fire.token.cancelled else data(fire.due)
+            if inspect.iscoroutine(data):
+                data.close()
+                raise ConfigurationError(f"the data function of flow {flow.name} is async; it must be a plain one")
         end = await workflow.run_inside(
             definition.initial, fire.workflow_id, fire.token, data, observers, resume=True, keeps_log=False
         )

@@ -93,9 +93,12 @@ class FixedRate:
         return self._next * self.interval - (now - self._origin)
 
     def take(self, now: float, wall: datetime) -> tuple[datetime, int]:
-        """Take every point of the grid up to now as one."""
+        """Take every point of the grid up to now as one, the last of them. Its instant is what the wall clock would have
+        shown then, had it gone on evenly since.
+        """
         missed = self.pass_over(now, wall) - 1
-        return wall, missed
+        late = (now - self._origin) - (self._next - 1) * self.interval
+        return wall - timedelta(seconds=max(late, 0.0)), missed
 
     def ended(self, now: float) -> None:
         """Nothing to do: the grid stays."""

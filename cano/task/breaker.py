@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar, runtime_checkable
 
 from cano.brake import Halted
-from cano.cancel import leaked
+from cano.cancel import cancellations
 from cano.errors import ConfigurationError, WorkflowCancelledError
 
 T = TypeVar("T")
@@ -55,16 +55,18 @@ def checked_breaker(breaker: object) -> None:
 
 async def guarded(breaker: Breaker, call: Callable[[], Awaitable[T]]) -> T:
     """Make a call if the breaker lets it. Every way out settles the permit; a cancellation of the caller is no failure,
-    whatever the call made of it.
+    whatever the call made of it. One that was there before the call, and that somebody has swallowed, excuses nothing.
 
     Raises:
         CircuitOpenError: the call was not made.
     """
-    permit = breaker.acquire()
+    before = cancellations()
+    permit: Permit = getattr(breaker, "board", breaker.acquire)()  # ours knows which calls are a part of this one
     try:
         result = await call()
     except BaseException as error:
-        if isinstance(error, asyncio.CancelledError | Exception) and not isinstance(error, _NEUTRAL) and leaked():
+        blames = isinstance(error, asyncio.CancelledError | Exception) and not isinstance(error, _NEUTRAL)
+        if blames and cancellations() <= before:
             permit.failure()
         else:
             permit.release()

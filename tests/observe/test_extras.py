@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import cano
 from cano import ConfigurationError
 from cano.observe.opentelemetry import OpenTelemetryObserver
 from cano.observe.progress import ProgressObserver
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_importing_the_observers_loads_no_extra() -> None:
-    rooms = ", ".join(f"cano.observe.{path.stem}" for path in sorted((ROOT / "cano" / "observe").glob("[a-z]*.py")))
+    rooms = ", ".join(f"cano.observe.{path.stem}" for path in sorted((Path(cano.__file__).parent / "observe").glob("[a-z]*.py")))
     assert "cano.observe.prometheus" in rooms
     program = f"""
 import sys

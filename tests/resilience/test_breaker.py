@@ -301,3 +301,18 @@ def test_a_cool_down_that_is_no_duration_or_never_ends_is_refused(value: Any) ->
 def test_a_name_that_is_none_is_refused(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="name"):
         CircuitBreaker(name=value)
+
+
+def test_a_refusal_says_how_long_to_wait_and_zero_if_only_the_trials_are_in_the_way(time: Hands) -> None:
+    breaker = half_open(time)
+    time.now -= 10
+    with pytest.raises(CircuitOpenError) as caught:
+        breaker.acquire()
+    assert caught.value.retry_after == pytest.approx(10.0)
+    time.now += 10
+    trial = breaker.acquire()
+    with pytest.raises(CircuitOpenError) as caught:
+        breaker.acquire()
+    assert caught.value.retry_after == 0.0
+    trial.release()
+    assert CircuitOpenError("by a breaker of the user's own").retry_after == 0.0

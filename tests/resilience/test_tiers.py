@@ -87,12 +87,22 @@ def test_only_the_named_tiers_are_charged() -> None:
     b.require()
     assert limiter.try_acquire(only=("c", "a"))
     limiter.require(only=["a"])
-    assert limiter.try_acquire(only=())
     assert used(a, b, c) == [2, 1, 1]
     assert not limiter.try_acquire(only={"b"})
 
 
-@pytest.mark.parametrize("only", [("a", "tokns"), ["A"], (3,), "a", 3, ("",)])
+@pytest.mark.parametrize("only", [None, [], (), set(), frozenset(), {}])
+def test_no_names_mean_all_tiers(only: Any) -> None:
+    a, b = slow(10), slow(1)
+    limiter = MultiRateLimiter({"a": a, "b": b})
+    assert [limiter.try_acquire(only=only) for _ in range(3)] == [True, False, False]
+    assert used(a, b) == [1, 1]
+    assert limiter.time_until(only=only) > 0
+
+
+@pytest.mark.parametrize(
+    "only", [("a", "tokns"), ["A"], (3,), "a", 3, ("",), ([],), b"a", iter(["a"]), iter(()), (x for x in "a")]
+)
 def test_a_tier_that_is_not_there_is_refused_by_every_verb_and_nothing_is_charged(only: Any) -> None:
     a = slow(10)
     limiter = MultiRateLimiter({"a": a, "tokens": slow(10)})
@@ -112,6 +122,12 @@ def test_a_tier_that_is_not_there_is_refused_by_every_verb_and_nothing_is_charge
         if isinstance(only, tuple | list):
             assert str(caught.value).endswith("; the known ones: 'a', 'tokens'")
     assert used(a) == [0]
+
+
+@pytest.mark.parametrize("entry", [(), (slow(1),), (slow(1), 1, 1), 3, (3, 1)], ids=range(5))
+def test_a_tier_that_is_no_limiter_and_no_pair_is_refused(entry: Any) -> None:
+    with pytest.raises(ConfigurationError, match="tier 'a'"):
+        MultiRateLimiter({"a": entry})
 
 
 def test_without_tiers_every_call_is_admitted() -> None:

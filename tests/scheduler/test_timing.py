@@ -52,6 +52,15 @@ def test_a_fixed_rate_keeps_its_grid_and_counts_every_point_once(
         assert points == 0 or (points - 1) * interval <= elapsed, "nothing was taken early"
 
 
+def test_a_fire_of_a_fixed_rate_is_for_the_last_point_of_the_grid_however_late_it_comes() -> None:
+    timing = FixedRate(60.0, first=30.0)
+    timing.begin(1000.0, WALL)
+    assert timing.take(1030.0, minutes(0.5)) == (minutes(0.5), 0)
+    assert timing.take(1092.0, minutes(0.5) + timedelta(seconds=62)) == (minutes(1.5), 0)
+    assert timing.take(1030.0 + 60 * 5.5, minutes(6)) == (minutes(5.5), 3), "a catch-up"
+    assert timing.take(1030.0 + 60 * 6.5, minutes(67)) == (minutes(66.5), 0), "the wall clock was put forward by an hour"
+
+
 def test_a_fixed_rate_does_not_drift() -> None:
     timing = FixedRate(0.1)
     timing.begin(0.0, WALL)
@@ -194,7 +203,9 @@ def test_what_is_given_up_is_counted() -> None:
 def test_a_quotient_that_was_rounded_neither_skips_a_point_nor_takes_one_early(interval: float, now: float, missed: int) -> None:
     timing = FixedRate(interval)
     timing.begin(0.0, WALL)
-    assert timing.take(now, WALL) == (WALL, missed)
+    due, counted = timing.take(now, WALL)
+    assert counted == missed
+    assert timedelta(0) <= WALL - due < timedelta(seconds=interval) * 1.001, "it is for a point of the grid, the last one"
     left = timing.wait(now, WALL)
     assert left is not None
     assert 0 < left <= interval * 1.001

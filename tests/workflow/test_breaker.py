@@ -40,6 +40,7 @@ from cano import (
     WorkflowTimeoutError,
 )
 from cano.resilience.breaker import BreakerState
+from cano.task.breaker import guarded
 from cano.testing import RecordingObserver
 from tests.streams import Probe, numbers
 
@@ -213,6 +214,57 @@ async def test_a_leaked_cancelled_error_and_do_not_retry_count() -> None:
         with pytest.raises(TaskExecutionError):
             await flow(Call(call, TaskConfig(circuit_breaker=breaker))).orchestrate("work")
     assert breaker.counts.failures == 2
+
+
+async def test_a_cancel_from_before_the_run_excuses_no_failure() -> None:
+    """The asyncio task has swallowed it."""
+    breaker = CircuitBreaker(2, reset_timeout=60)
+
+    async def failing() -> None:
+        raise ConnectionError
+
+    async def worker() -> None:
+        current = asyncio.current_task()
+        assert current is not None
+        current.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        with pytest.raises(TaskExecutionError):
+            await flow(Call(fail, once(breaker))).orchestrate("work")
+        with pytest.raises(ConnectionError):
+            await guarded(breaker, failing)
+        assert breaker.state is BreakerState.OPEN
+        assert current.cancelling() == 1
+
+    await asyncio.create_task(worker())
+
+
+@pytest.mark.parametrize("inner", ["block", "function"])
+async def test_a_breaker_that_guards_a_task_and_a_call_in_it_closes_again(inner: str) -> None:
+    breaker = CircuitBreaker(1, reset_timeout=0)
+    breaker.acquire().failure()
+
+    @breaker
+    async def function() -> None:
+        pass
+
+    async def call() -> None:
+        if inner == "function":
+            await function()
+            return
+        async with breaker:
+            assert breaker.state is BreakerState.HALF_OPEN
+
+    assert await flow(Call(call, once(breaker))).orchestrate("work") == "done"
+    assert breaker.state is BreakerState.CLOSED
+
+
+async def test_a_refusal_says_when_a_trial_will_be_admitted() -> None:
+    breaker = CircuitBreaker(1, reset_timeout=60)
+    breaker.acquire().failure()
+    with pytest.raises(CircuitOpenError) as caught:
+        await flow(Call(fail, once(breaker))).orchestrate("work")
+    assert 59 < caught.value.retry_after <= 60
 
 
 async def test_of_fifty_runs_at_the_instant_the_cool_down_ends_one_calls() -> None:

@@ -303,13 +303,14 @@ def test_a_name_that_is_none_is_refused(value: Any) -> None:
         CircuitBreaker(name=value)
 
 
-def test_a_refusal_says_how_long_to_wait_and_zero_if_only_the_trials_are_in_the_way(time: Hands) -> None:
-    breaker = half_open(time)
-    time.now -= 10
+def test_a_refusal_says_how_long_to_wait_and_zero_if_only_the_trials_are_in_the_way(time: ManualClock) -> None:
+    breaker = CircuitBreaker(1, 30.0)
+    fail(breaker)
+    time.advance(20)
     with pytest.raises(CircuitOpenError) as caught:
         breaker.acquire()
     assert caught.value.retry_after == pytest.approx(10.0)
-    time.now += 10
+    time.advance(10)
     trial = breaker.acquire()
     with pytest.raises(CircuitOpenError) as caught:
         breaker.acquire()

@@ -13,7 +13,8 @@ import pytest
 from cano import ConfigurationError, WorkflowError
 from cano.scheduler.scheduler import Scheduler
 from cano.scheduler.status import Phase
-from tests.scheduler.moments import Moments, Runs, play
+from cano.testing import VirtualTimeLoop
+from tests.scheduler.runs import Runs, play
 
 
 @pytest.mark.parametrize("verb", ["start", "stop", "wait", "trigger", "reset"])
@@ -57,7 +58,7 @@ def test_a_stopped_scheduler_may_be_stopped_and_awaited_anywhere() -> None:
 
 
 def test_a_second_block_is_refused_and_the_first_goes_on() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(moments: VirtualTimeLoop) -> None:
         scheduler = Scheduler().manual("job", Runs(moments).workflow, "start")
         async with scheduler:
             with pytest.raises(WorkflowError, match="in an `async with` already"):
@@ -99,7 +100,7 @@ def test_an_async_data_function_is_refused(data: Any) -> None:
 
 
 def test_a_data_function_that_returns_a_coroutine_fails_the_run() -> None:
-    async def main(moments: Moments) -> None:
+    async def main(moments: VirtualTimeLoop) -> None:
         runs = Runs(moments)
         scheduler = Scheduler().manual("job", runs.workflow, "start", data=lambda instant: async_data(instant))
         async with scheduler:

@@ -68,7 +68,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     does. Of other threads that are started while the loop is there, and of sockets and pipes, the loop cannot know
     whether they owe it anything: it listens for 20 ms before each jump, and for 5 s before it gives up.
 
-    Raises, out of whatever runs the loop:
+    These come out of whatever runs the loop.
+
+    Raises:
         Deadlock: every asyncio task waits, and there is nothing to wait for; or some go round without end.
         TimeoutError: the time would go beyond `timeout` (seconds or timedelta since the beginning; None: no limit).
     """

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from cano import ConfigurationError, MemoryCheckpointStore, Resource, SqliteCheckpointStore, Workflow
+from cano import All, ConfigurationError, MemoryCheckpointStore, Resource, Split, SqliteCheckpointStore, SubWorkflow, Workflow
 from cano.testing import CrashPoint, every_crash_point, simulate
+from tests.splits import Branch
 from tests.streams import Probe, numbers
 
 pytestmark = pytest.mark.asyncio
@@ -344,3 +345,23 @@ async def test_so_is_what_cannot_be_set_back_for_a_workflow_that_is_shared() -> 
         await every_crash_point(flow(Probe(numbers(1, 5))), "work", outside=Slotted)
     points = await every_crash_point(flow(Probe(numbers(1, 5))), "work", outside=lambda: Path("x"))
     assert {point.seen for point in points} == {Path("x")}
+
+
+async def test_a_split_and_a_workflow_in_a_workflow_are_killed_like_any_other() -> None:
+    def building(sink: list[int]) -> Workflow[str]:
+        def branch(number: int) -> Any:
+            async def run() -> int:
+                await asyncio.sleep(0.001 * number)
+                sink.append(number)
+                return number
+
+            return Branch(lambda ctx: run(), f"branch-{number}")
+
+        inner = flow(Probe(numbers(1, 5), flush=sink.extend))
+        outer = Workflow[str]().register("split", Split([branch(10), branch(11)], join=All(), then="inner"))
+        return outer.register("inner", SubWorkflow(inner, "work", exits={"done": "done"})).add_exit_state("done")
+
+    points = await every_crash_point(building, "split")
+    assert len(points) > 5
+    for point in points:
+        assert (point.end, set(point.seen)) == ("done", {1, 2, 3, 4, 5, 10, 11}), point

@@ -96,7 +96,8 @@ class Turn:
     """Says when a busy loop has to give the event loop a turn.
 
     Reading a clock costs a good part of an item, so the loop reads it only every `stride` items. The stride follows the
-    pace: it doubles while items are quick and shrinks at once when they are not.
+    pace: it doubles while items are quick and shrinks at once when they are not. A clock put in place by `replaced` may
+    stand still for as long as work is done; then a turn is due each 64 items.
     """
 
     __slots__ = ("_clock", "_looked", "_started", "stride")
@@ -115,7 +116,7 @@ class Turn:
                 self.stride *= 2
         else:
             self.stride = int(self.stride * _LOOK / elapsed) or 1
-        return now - self._started >= TURN
+        return now - self._started >= TURN or (_now is not None and not elapsed and self.stride == _MAX_STRIDE)
 
     def taken(self) -> None:
         """The event loop had its turn."""

@@ -35,7 +35,10 @@ INTRODUCTIONS = {"errors": "cano.errors", "checkpoints": "cano.recovery.store"}
 """Modules whose docstrings stand at the head of a page."""
 OTHERS = {
     "streams": {"cano.recovery.letters": ["SqliteDeadLetterSink", "StoredLetter"]},
-    "checkpoints": {"cano.recovery.summary": ["RunSummary"]},
+    "checkpoints": {
+        "cano.recovery.summary": ["RunSummary"],
+        "cano.recovery.store": ["Claiming", "Noting", "Transaction", "Transactional"],
+    },
     "schedules": {
         "cano.scheduler.handle": ["Fire"],
         "cano.scheduler.status": ["FlowStatus", "FireOutcome", "FlowCounters", "Phase"],
@@ -153,17 +156,22 @@ def restructured(lines: list[str]) -> list[str]:
 
 
 def blocks(lines: list[str]) -> Iterator[list[str]]:
-    """The paragraphs; a docstring's heading with what is indented below it is one."""
+    """The paragraphs; a docstring's heading with what is indented below it is one, and so is an example, empty lines and
+    all.
+    """
+    found: list[list[str]] = []
     block: list[str] = []
-    for line in lines:
+    for line in [*lines, ""]:
         starts = not line.strip() or (block and line.partition(":")[0] in HEADINGS and not ENTRY.fullmatch(block[0]))
         if starts and block:
-            yield block
+            if found and found[-1][0].startswith("    ") and block[0].startswith("    "):
+                found[-1] += ["", *block]
+            else:
+                found.append(block)
             block = []
         if line.strip():
             block.append(line)
-    if block:
-        yield block
+    yield from found
 
 
 def items(block: list[str]) -> list[str]:

@@ -23,7 +23,7 @@ from typing import IO
 
 from pydantic import ConfigDict, TypeAdapter
 
-from cano import CanoError, CheckpointConflictError, CheckpointRow, Context, DoNotRetry, Workflow
+from cano import CanoError, CheckpointConflictError, CheckpointRow, Context, DoNotRetry, RowKind, Workflow
 from cano.testing import checkpoint_store_contract
 
 LOG = TypeAdapter(list[CheckpointRow], config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64"))
@@ -40,7 +40,7 @@ class JsonStore:
             rows = self.read(workflow_id)
             if row.sequence != (rows[-1].sequence + 1 if rows else 0):
                 raise CheckpointConflictError(f"row {row.sequence} is not the next one of its log")
-            kept = [old for old in rows if old.sequence != row.replaces]
+            kept = [old for old in rows if old.sequence != row.replaces or old.kind is not RowKind.STEP_CURSOR]
             with Path(self.directory, "new").open("wb") as file:
                 file.write(LOG.dump_json([*kept, row]))
                 file.flush()

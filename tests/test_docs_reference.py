@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -63,9 +65,41 @@ def test_a_page_that_is_as_it_was_is_not_written_again(pages: ModuleType, tmp_pa
         ),
         ("Text.\nIdempotency: again.\nRaises: anything.", "Text.\n\n**Idempotency**\n    again.\n**Raises**\n    anything.\n"),
         ("See:\n\n    a = `b`\n      c", "See:\n\n::\n\n    a = `b`\n      c\n"),
+        ("See:\n\n    a\n\n    class B:\n\n        c\n\nThen.", "See:\n\n::\n\n    a\n\n    class B:\n\n        c\n\nThen.\n"),
         (" 9. One,\n    two.\n10. Three,\n    four.", "9. One,\n   two.\n10. Three,\n    four.\n"),
         ("Of each, in this order: one, two.", "Of each, in this order: one, two.\n"),
     ],
 )
 def test_a_docstring_of_the_house_becomes_what_sphinx_reads(pages: ModuleType, docstring: str, text: str) -> None:
     assert "\n".join(pages.restructured(docstring.splitlines())) == text
+
+
+def names() -> list[tuple[str, object]]:
+    return [(name, getattr(module, name)) for module in (cano, cano.testing) for name in module.__all__]
+
+
+@pytest.mark.parametrize(("name", "thing"), names(), ids=lambda given: given if isinstance(given, str) else "")
+def test_no_signature_shows_what_only_the_source_knows(name: str, thing: object) -> None:
+    public = (
+        [each for title, each in vars(thing).items() if not title.startswith("_") or title == "__init__"]
+        if inspect.isclass(thing)
+        else []
+    )
+    for function in filter(inspect.isfunction, [thing, *public]):
+        with suppress(OSError):  # written by dataclass
+            header = inspect.getsource(function).partition(":\n")[0]
+            assert not re.findall(r"= (_\w+)", header), f"{name} has such a default"
+
+
+@pytest.mark.parametrize(("name", "thing"), names(), ids=lambda given: given if isinstance(given, str) else "")
+def test_no_docstring_sends_its_reader_to_what_is_documented_nowhere(pages: ModuleType, name: str, thing: object) -> None:
+    known = {
+        *cano.__all__,
+        *cano.testing.__all__,
+        *(each for there in pages.OTHERS.values() for them in there.values() for each in them),
+    }
+    known |= set(pages.events())
+    members = [thing, *vars(thing).values()] if inspect.isclass(thing) else [thing]
+    text = " ".join(str(each.__doc__) for each in members if getattr(each, "__doc__", None))
+    for seen in re.findall(r"[Ss]ee `([A-Z]\w+)", text):
+        assert seen in known, f"{name} says: see `{seen}`"

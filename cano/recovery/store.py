@@ -2,12 +2,13 @@
 clauses.
 
  1. `load_run` of an id that was never written gives [].
- 2. Rows come back equal to what was appended, ascending by sequence, whatever is in their bytes.
+ 2. Rows come back equal to what was appended, ascending by sequence, whatever is in their bytes. The list is the
+    caller's own: what is appended or cleared later does not change it, and changing it does not change the log.
  3. `append` is a compare-and-set: the row's sequence is the last stored one + 1, or 0 on an empty log. Otherwise it
     raises `CheckpointConflictError` and writes nothing.
  4. `append` returns only when the row would survive the death of the process.
  5. `row.replaces` names an older STEP_CURSOR row of the same run that is dropped in the same transaction; a number that
-    no row has is ignored.
+    no such row has is ignored, be it that of a row of another kind.
  6. An append that is refused drops nothing either.
  7. `clear` forgets one id and no other; an unknown id is fine; the id then starts again at 0.
  8. Ids are compared exactly: no wildcard, no case folding, no trimming, no meaning in quotes.

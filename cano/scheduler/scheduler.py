@@ -31,7 +31,6 @@ LEAST_INTERVAL = 0.001
 """The shortest interval of `every`, in seconds."""
 
 _LONGEST_NAME = 200
-_UNSET: Any = object()
 
 
 class Scheduler:
@@ -310,7 +309,7 @@ class Scheduler:
 
     # -- flows, one by one ------------------------------------------------------------------------------------------
 
-    def trigger(self, name: str, *, data: Any = _UNSET) -> Fire:
+    def trigger(self, name: str, *, data: Any = ...) -> Fire:
         """Fire a flow now, and return at once with its fire: `end = await scheduler.trigger("reindex")`.
 
         A back-off does not hinder it. `data`, if given, takes the place of the flow's own.
@@ -326,7 +325,7 @@ class Scheduler:
         self._here(session, "trigger")
         fire = flow.trigger(*moment())
         session.consider(flow)  # its timer has no use while the run is going on
-        session.work(flow, fire, flow.definition.data if data is _UNSET else data, copy_context())
+        session.work(flow, fire, flow.definition.data if data is ... else data, copy_context())
         return fire
 
     def cancel(self, name: str, rollback: bool = False) -> bool:

@@ -97,7 +97,7 @@ async def unknown_ids_have_no_rows(bench: Bench) -> None:
 
 
 async def rows_come_back_as_they_were(bench: Bench) -> None:
-    """2: rows come back equal and in order."""
+    """2: rows come back equal and in order, in a list of the caller's own."""
     workflow_id = bench.id()
     rows = [
         CheckpointRow(sequence, kind, f"state {kind}", "tâche ☃ '\"%_", blob=blob, data=data, next_state=next_state)
@@ -120,6 +120,13 @@ async def rows_come_back_as_they_were(bench: Bench) -> None:
         for name in ("kind", "state", "blob", "next_state", "data"):
             kinds = type(getattr(read, name)), type(getattr(written, name))
             _demand(kinds[0] is kinds[1], f"the {name} of row {written!r} came back as {kinds[0].__name__}")
+    await bench.fill(workflow_id, following := _entry(len(rows)))
+    _demand(found == rows, "an append has changed a list that load_run had given")
+    found.clear()
+    await bench.holds(workflow_id, *rows, following, when="after a list that load_run had given was cleared")
+    found = await bench.store.load_run(workflow_id)
+    await bench.store.clear(workflow_id)
+    _demand(found == [*rows, following], "a clear has changed a list that load_run had given")
 
 
 def _size(blob: bytes | None) -> str:
@@ -167,7 +174,16 @@ async def a_replaced_cursor_is_dropped_with_the_append(bench: Bench) -> None:
     await bench.fill(workflow_id, _cursor(7, replaces=2), _entry(8, replaces=3))
     await bench.holds(workflow_id, entry, step, *kept[2:], _cursor(7), _entry(8), when="after rows that replace 2 and 3")
     await bench.holds(other, _entry(0), _entry(1), _cursor(2), when="in another run")
+    await _replaces_cursors_only(bench)
     await _replaces_at_once(bench)
+
+
+async def _replaces_cursors_only(bench: Bench) -> None:
+    for kind in RowKind:
+        if kind is not RowKind.STEP_CURSOR:
+            workflow_id, row = bench.id(), CheckpointRow(0, kind, "STATE", "task", blob=b"{}")
+            await bench.fill(workflow_id, row, _cursor(1, replaces=0))
+            await bench.holds(workflow_id, row, _cursor(1), when=f"after a cursor that names a row of kind {kind}")
 
 
 async def _replaces_at_once(bench: Bench) -> None:

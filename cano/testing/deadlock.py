@@ -7,9 +7,10 @@ from typing import Any
 
 
 class Deadlock(RuntimeError):
-    """Every asyncio task waits, and nothing is left that could wake one: no timer, no thread, no file.
+    """Every asyncio task waits, and nothing is left that could wake one: no timer, no thread, no file. Or some go round and
+    round, such as a loop around `asyncio.sleep(0)`, and come to no end.
 
-    The message says where each waits, by names of functions and asyncio tasks only.
+    The message says where each waits or goes round, by names of functions and asyncio tasks only.
     """
 
 

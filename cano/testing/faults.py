@@ -28,6 +28,9 @@ class FaultyStore:
 
     appends:   how many were asked for so far
     stalled:   whether one is waiting now
+
+    Raises:
+        ConfigurationError: an argument is of the wrong type, or two things are to happen at one append.
     """
 
     def __init__(
@@ -40,9 +43,7 @@ class FaultyStore:
         before: bool = True,
         error: Exception | None = None,
     ) -> None:
-        for name, at in (("fail_at", fail_at), ("stall_at", stall_at), ("crash_at", crash_at)):
-            if at is not None and (isinstance(at, bool) or not isinstance(at, int) or at < 1):
-                raise ConfigurationError(f"{name} must be the number of an append, counted from 1")
+        _check(store, {"fail_at": fail_at, "stall_at": stall_at, "crash_at": crash_at}, before, error)
         self._behind: Any = store
         self._at = (fail_at, stall_at, crash_at)
         self._before = before
@@ -109,6 +110,21 @@ class FaultyStore:
             raise self._error
         if number == crash_at:
             raise Crashed
+
+
+def _check(store: Any, faults: dict[str, Any], before: Any, error: Any) -> None:
+    if isinstance(store, type) or not isinstance(store, CheckpointStore):
+        raise ConfigurationError(f"a FaultyStore stands before a checkpoint store, not before a {type(store).__name__}")
+    at = {name: number for name, number in faults.items() if number is not None}
+    for name, number in at.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ConfigurationError(f"{name} must be the number of an append, counted from 1")
+    if len(set(at.values())) < len(at):
+        raise ConfigurationError("fail_at, stall_at and crash_at must be different appends: each has one thing happen to it")
+    if not isinstance(before, bool):
+        raise ConfigurationError(f"before must be True or False, not a {type(before).__name__}")
+    if error is not None and not isinstance(error, Exception):
+        raise ConfigurationError("error must be an Exception, such as OSError(); a death is crash_at")
 
 
 class _Transaction:

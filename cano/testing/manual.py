@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -9,6 +10,7 @@ from typing import Self
 
 from cano import clock
 from cano.clock import Duration, seconds
+from cano.errors import ConfigurationError
 from cano.testing.simulation import moment
 
 
@@ -50,6 +52,9 @@ class ManualClock:
         """Let seconds, or a timedelta, pass.
 
         Raises:
-            ConfigurationError: it is negative, or no duration: time does not go back.
+            ConfigurationError: it is negative, infinite, or no duration: time neither goes back nor comes to an end.
         """
-        self._now += seconds(duration, "a duration to advance by")
+        passed = seconds(duration, "a duration to advance by")
+        if math.isinf(passed):
+            raise ConfigurationError("a duration to advance by must be finite")
+        self._now += passed

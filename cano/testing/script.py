@@ -31,6 +31,12 @@ class Fail:
     error: Exception
     times: int = 1
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.error, Exception):
+            raise ConfigurationError("Fail(error) must be given an Exception, such as OSError(); a death is Crash()")
+        if isinstance(self.times, bool) or not isinstance(self.times, int) or self.times < 1:
+            raise ConfigurationError("Fail(times=...) must be an int of 1 or more")
+
 
 @dataclass(frozen=True)
 class Crash:
@@ -57,10 +63,18 @@ class ScriptedSource(Generic[T]):
     reads:   for each call of `after`, the items that were read from what it gave
     cursors: for each call of `after`, the cursor it was called with
     closed:  how many of those iterators have ended or been closed
+
+    Raises:
+        ConfigurationError: the script is no iterable, or has one of these three classes in it instead of an object.
     """
 
     def __init__(self, script: Iterable[T | Pause | Fail | Crash]) -> None:
+        if not isinstance(script, Iterable):
+            raise ConfigurationError(f"a script is an iterable of items, not a {type(script).__name__}")
         self._script: list[Any] = list(script)
+        for step in (Pause, Fail, Crash):
+            if step in [each for each in self._script if isinstance(each, type)]:
+                raise ConfigurationError(f"a script has {step.__name__}(...) in it, not the class")
         self._left = [step.times if isinstance(step, Fail) else 1 for step in self._script]
         self.reads: list[list[T]] = []
         self.cursors: list[int | None] = []
@@ -77,7 +91,8 @@ class ScriptedSource(Generic[T]):
         Raises:
             ConfigurationError: the script has no such item.
         """
-        if cursor is not None and not 0 <= cursor <= len(self.items):
+        number = isinstance(cursor, int) and not isinstance(cursor, bool)
+        if cursor is not None and not (number and 0 <= cursor <= len(self.items)):
             raise ConfigurationError(f"a cursor of this script is a number from 0 to {len(self.items)}, or None")
         read: list[T] = []
         self.reads.append(read)

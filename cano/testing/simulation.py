@@ -8,7 +8,8 @@
 
         assert simulate(main) == 3600            # at once
 
-Work takes no time here; only waiting does. So a source that is always ready, and never waits, never lets an hour pass.
+Work takes no time here; only waiting does. What never waits, such as a loop around `asyncio.sleep(0)` or a source that is
+always ready, takes its time all the same: each 10,000 turns of the event loop the clock goes on to the next timer.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 """When a simulation begins unless it is told otherwise: a Monday at midnight."""
 
 _PATIENCE = 5.0
+_BUSY = 10_000
+_ENDLESS = 1_000_000
 _GRACE = 0.02
 _ASKS_THREADS = {asyncio.wrap_future.__code__, asyncio.BaseEventLoop.shutdown_default_executor.__code__}
 _ANSWERED_BY_THREADS = {"aiosqlite.core"}
@@ -51,8 +54,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     from `start`; so one simulation at a time. It may be given to `asyncio.Runner(loop_factory=VirtualTimeLoop)`, and to
     plugins that take an event loop policy or factory.
 
-    With a `seed` the ready callbacks of each turn run in an order shuffled by it: see `Order`. The same seed gives the
-    same order again, as long as no thread has a part in it.
+    With a `seed` the ready callbacks of each turn run in an order shuffled by it, within what asyncio promises. The same
+    seed gives the same order again, as long as no thread has a part in it.
+
+    **What never waits** holds the clock up for 10,000 turns in a row in which something was ready; then the clock jumps to
+    the next timer, as if they had taken that long, and the count begins anew. After 1,000,000 turns in a row that is an
+    error. A stretch without an `await` that gives the loop a turn is one turn, however long it is; cano's own loops give
+    one each 64 items while another clock is in place.
 
     **Threads** work in real time. While one owes an answer, the clock stands still and the loop really waits:
     `run_in_executor`, `asyncio.to_thread`, `asyncio.wrap_future` and aiosqlite are known to the loop exactly. After 5
@@ -60,8 +68,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     does. Of other threads that are started while the loop is there, and of sockets and pipes, the loop cannot know
     whether they owe it anything: it listens for 20 ms before each jump, and for 5 s before it gives up.
 
-    Raises, out of whatever runs the loop:
-        Deadlock: every asyncio task waits, and there is nothing to wait for.
+    These come out of whatever runs the loop.
+
+    Raises:
+        Deadlock: every asyncio task waits, and there is nothing to wait for; or some go round without end.
         TimeoutError: the time would go beyond `timeout` (seconds or timedelta since the beginning; None: no limit).
     """
 
@@ -83,6 +93,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._order = None if seed is None else Order(seed)
         self._owed: list[asyncio.Future[Any]] = []
         self._slow: list[asyncio.Future[Any]] = []
+        self._turns = 0
         self._others = WeakSet(threading.enumerate())
         super().__init__()
         if self._order is not None:
@@ -130,8 +141,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             self._timer_cancelled_count -= 1
             heapq.heappop(self._scheduled)._scheduled = False
         events = self._selector.select(0)
-        if not events and not self._ready and not self._stopping and not self._due():
-            events = self._wait()
+        if not events and not self._stopping and not self._due():
+            events = self._go_on() if self._ready else self._wait()
         self._process_events(events)
         del events
         self._fire()
@@ -197,23 +208,42 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _wait(self) -> Any:
         """Nothing can be done now: wait for threads and files as long as they deserve, or else jump."""
-        when: float = self._scheduled[0]._when if self._scheduled else math.inf
+        self._turns = 0
+        events = self._listen(_PATIENCE)
+        if not events and not self._jump() and not self._slow:
+            raise Deadlock(f"nothing can happen any more; these wait:\n{whereabouts(asyncio.all_tasks(self))}")
+        return events
+
+    def _go_on(self) -> Any:
+        """Something can be done now, again: after many turns in a row like this one, jump as if they had taken their time."""
+        self._turns += 1
+        if self._turns % _BUSY:
+            return []
+        events = self._listen(_GRACE)
+        if not events:
+            if self._turns >= _ENDLESS:
+                self._turns = 0
+                raise Deadlock(f"{_ENDLESS} turns, and no end; these go round:\n{whereabouts(self._busy())}")
+            self._jump()
+        return events
+
+    def _listen(self, patience: float) -> Any:
+        """What threads and files say, within the time they deserve: `patience`, if there is no timer to jump to."""
         self._forget_answered()
         if self._owed:
             events = self._selector.select(_PATIENCE)
             if not events:
                 self._slow += self._owed
                 self._owed = []
-        elif self._slow or self._outsiders():
-            events = self._selector.select(_GRACE if when < math.inf else _PATIENCE)
-        else:
-            events = []
-        if not events:
-            if when < math.inf:
-                self._jump(when)
-            elif not self._slow:
-                raise Deadlock(f"nothing can happen any more; these wait:\n{whereabouts(asyncio.all_tasks(self))}")
-        return events
+            return events
+        if self._slow or self._outsiders():
+            return self._selector.select(patience if self._next() == math.inf else _GRACE)
+        return []
+
+    def _busy(self) -> set[asyncio.Task[Any]]:
+        """The asyncio tasks that are about to take a step."""
+        owners = [getattr(getattr(handle, "_callback", None), "__self__", None) for handle in self._ready]
+        return {owner for owner in owners if isinstance(owner, asyncio.Task)}
 
     def _outsiders(self) -> bool:
         """Whether somebody may speak to the loop of whom it does not know whether they will."""
@@ -225,22 +255,31 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             if thread not in self._others
         )
 
-    def _jump(self, when: float) -> None:
+    def _next(self) -> float:
+        when: float = self._scheduled[0]._when if self._scheduled else math.inf
+        return when
+
+    def _jump(self) -> bool:
+        """Jump to the next timer. Whether there is one."""
+        when = self._next()
+        if when == math.inf:
+            return False
         if when > self._end:
             self._end = self._now + (self._limit or 0.0)  # so that those who are cancelled now may still wait for something
             raise TimeoutError(f"more than {self._limit} s have passed; these wait:\n{whereabouts(asyncio.all_tasks(self))}")
         self._now = when
+        return True
 
 
 def moment(start: datetime | None) -> datetime:
     """When to begin, in UTC.
 
     Raises:
-        ConfigurationError: it has no time zone.
+        ConfigurationError: it is no datetime, or has no time zone.
     """
     if start is None:
         return START
-    if start.tzinfo is None:
+    if not isinstance(start, datetime) or start.tzinfo is None:
         raise ConfigurationError("start must be a datetime with a time zone, such as tzinfo=UTC")
     return start.astimezone(UTC)
 
@@ -273,7 +312,7 @@ def simulate(
     What is raised with a seed carries a note that names it.
 
     Raises:
-        Deadlock: every asyncio task waits, and there is nothing to wait for.
+        Deadlock: every asyncio task waits, and there is nothing to wait for; or some have gone round for a million turns.
         TimeoutError: the virtual time went beyond `timeout`.
         RuntimeError: it was called within an event loop.
     """

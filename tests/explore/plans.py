@@ -46,7 +46,8 @@ class Rate(Calls):
         self.next = now + self.first
 
     def took(self, now: float, wall: float) -> tuple[float, int]:
-        return wall, self.passed(now, wall) - 1
+        missed = self.passed(now, wall) - 1
+        return wall - (now - (self.next - self.interval)), missed
 
     def passed(self, now: float, wall: float) -> int:
         points = 0

@@ -9,6 +9,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import cano
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,8 +27,8 @@ class Bug:
 
     def plant(self, folder: Path) -> Path:
         """Make a copy of cano and its tests that has this bug."""
-        for part in ("cano", "tests"):
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for source in (Path(cano.__file__).parent, ROOT / "tests"):
+            shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
         path = folder / self.file
         text = path.read_text()
         assert text.count(self.good) == 1, f"the place of the bug {self.name!r} is there {text.count(self.good)} times"

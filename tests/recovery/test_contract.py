@@ -17,6 +17,7 @@ from cano import (
     CheckpointRow,
     CheckpointStoreError,
     MemoryCheckpointStore,
+    RowKind,
     RunOwnedError,
     SqliteCheckpointStore,
 )
@@ -47,7 +48,7 @@ class Plain:
 
     def drop(self, workflow_id: str, row: CheckpointRow) -> None:
         log = self.logs.get(workflow_id, [])
-        log[:] = [old for old in log if old.sequence != row.replaces]
+        log[:] = [old for old in log if old.sequence != row.replaces or old.kind is not RowKind.STEP_CURSOR]
 
     async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
         await asyncio.sleep(0)
@@ -98,6 +99,11 @@ class GivesPlainKinds(Plain):
 class LosesVersions(Plain):
     def put(self, workflow_id: str, row: CheckpointRow) -> None:
         super().put(workflow_id, replace(row, workflow_version=row.workflow_version & 0xFFFFFFFF))
+
+
+class GivesItsOwnList(Plain):
+    async def load_run(self, workflow_id: str) -> list[CheckpointRow]:
+        return self.logs.get(workflow_id, [])
 
 
 class TakesAnything(Plain):
@@ -159,6 +165,18 @@ class DropsInOtherRuns(Plain):
     def drop(self, workflow_id: str, row: CheckpointRow) -> None:
         for other in self.logs:
             super().drop(other, row)
+
+
+class DropsAnyKind(Plain):
+    def drop(self, workflow_id: str, row: CheckpointRow) -> None:
+        log = self.logs.get(workflow_id, [])
+        log[:] = [old for old in log if old.sequence != row.replaces]
+
+
+class DropsAllButEntries(Plain):
+    def drop(self, workflow_id: str, row: CheckpointRow) -> None:
+        log = self.logs.get(workflow_id, [])
+        log[:] = [old for old in log if old.sequence != row.replaces or old.kind is RowKind.STATE_ENTRY]
 
 
 class ReplacesInTwoSteps(Plain):
@@ -481,10 +499,10 @@ class ComparesNothingInATransaction(Transacts):
 
 BROKEN: dict[int, list[type[Plain]]] = {
     1: [GivesNone, RaisesOnUnknown],
-    2: [SortsAsText, TakesEmptyForNone, StoresText, GivesBytearrays, GivesPlainKinds, LosesVersions],
+    2: [SortsAsText, TakesEmptyForNone, StoresText, GivesBytearrays, GivesPlainKinds, LosesVersions, GivesItsOwnList],
     3: [TakesAnything, CountsRows, TakesRepetitions, RefusesWithAnotherError, WritesWhatItRefuses],
     4: [WritesBehind],
-    5: [KeepsReplaced, NeedsWhatItReplaces, DropsInOtherRuns, ReplacesInTwoSteps],
+    5: [KeepsReplaced, NeedsWhatItReplaces, DropsInOtherRuns, DropsAnyKind, DropsAllButEntries, ReplacesInTwoSteps],
     6: [DropsBeforeItRefuses],
     7: [ClearsByPrefix, ClearsEverything, ClearsOnlyTheKnown, GoesOnCountingAfterAClear],
     8: [FoldsCase, Trims, Normalizes, CutsLongIds, TakesWildcards, ChoosesOutOfTheId],

@@ -40,7 +40,7 @@ def test_another_event_loop_is_refused_and_changes_nothing(verb: str) -> None:
 
 
 def test_a_stopped_scheduler_may_be_stopped_and_awaited_anywhere() -> None:
-    scheduler = Scheduler().manual("job", Runs(None).workflow, "start")
+    scheduler = Scheduler().manual("job", Runs().workflow, "start")
 
     async def once() -> None:
         async with scheduler:
@@ -59,7 +59,7 @@ def test_a_stopped_scheduler_may_be_stopped_and_awaited_anywhere() -> None:
 
 def test_a_second_block_is_refused_and_the_first_goes_on() -> None:
     async def main(moments: VirtualTimeLoop) -> None:
-        scheduler = Scheduler().manual("job", Runs(moments).workflow, "start")
+        scheduler = Scheduler().manual("job", Runs().workflow, "start")
         async with scheduler:
             with pytest.raises(WorkflowError, match="in an `async with` already"):
                 async with scheduler:
@@ -74,14 +74,14 @@ def test_a_second_block_is_refused_and_the_first_goes_on() -> None:
 
 @pytest.mark.parametrize("name", [[], {}, None, 3, ["job"]])
 def test_a_name_that_is_none_is_refused_by_every_verb(name: Any) -> None:
-    scheduler = Scheduler().manual("job", Runs(None).workflow, "start")
+    scheduler = Scheduler().manual("job", Runs().workflow, "start")
     verbs: list[Callable[[Any], Any]] = [scheduler.trigger, scheduler.cancel, scheduler.reset, scheduler.status]
     for verb in verbs:
         with pytest.raises(ConfigurationError, match=r"there is no flow of type \w+; the known ones: job"):
             verb(name)
     assert name not in scheduler
     with pytest.raises(ConfigurationError, match="needs a name"):
-        scheduler.manual(name, Runs(None).workflow, "start")
+        scheduler.manual(name, Runs().workflow, "start")
 
 
 class AsyncData:
@@ -96,12 +96,12 @@ async def async_data(instant: datetime) -> int:
 @pytest.mark.parametrize("data", [async_data, AsyncData(), AsyncData().__call__])
 def test_an_async_data_function_is_refused(data: Any) -> None:
     with pytest.raises(ConfigurationError, match="not an async one"):
-        Scheduler().manual("job", Runs(None).workflow, "start", data=data)
+        Scheduler().manual("job", Runs().workflow, "start", data=data)
 
 
 def test_a_data_function_that_returns_a_coroutine_fails_the_run() -> None:
     async def main(moments: VirtualTimeLoop) -> None:
-        runs = Runs(moments)
+        runs = Runs()
         scheduler = Scheduler().manual("job", runs.workflow, "start", data=lambda instant: async_data(instant))
         async with scheduler:
             with pytest.raises(ConfigurationError, match="the data function of flow job is async"):

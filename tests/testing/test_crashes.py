@@ -153,16 +153,14 @@ async def test_ctx_data_is_the_runs() -> None:
         assert set(point.seen) == {7}, point
 
 
-async def test_a_run_without_rows_and_one_that_does_not_repeat_itself_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no row"):
-        await every_crash_point(lambda sink: Workflow[str]().add_exit_state("done"), "done")
+async def test_a_run_that_does_not_repeat_itself_is_refused() -> None:
     runs = itertools.count()
 
     def shrinking(sink: list[int]) -> Workflow[str]:
         window = Window(count=1 if next(runs) == 0 else 5)
         return copying(sink, window=window)
 
-    with pytest.raises(AssertionError, match="did not come at append"):
+    with pytest.raises(AssertionError, match="did not come to append"):
         await every_crash_point(shrinking, "work")
 
 
@@ -171,3 +169,49 @@ async def test_a_crash_of_ones_own_is_not_taken_for_a_kill() -> None:
         await every_crash_point(lambda sink: copying(sink, close=raises(KeyboardInterrupt())), "work")
     with pytest.raises(Crashed):
         await every_crash_point(lambda sink: copying(sink, close=raises(Crashed())), "work")
+
+
+@pytest.mark.parametrize(
+    "between", ["before", "after", [], ("befor",), ("never",), [None], ("after", 5), iter(["after"]), None, 5]
+)
+async def test_anything_but_a_collection_of_before_and_after_is_refused(between: Any) -> None:
+    with pytest.raises(ConfigurationError, match="between must be a collection"):
+        await every_crash_point(copying, "work", between=between)
+
+
+async def test_a_set_of_moments_is_as_good_as_a_tuple() -> None:
+    points = await every_crash_point(copying, "work", between={"after", "before"})
+    assert [point.when for point in points] == ["never", *["before", "after"] * 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        ({"initial": "nope"}, "nope"),
+        ({"workflow": lambda sink: Workflow[str]().add_exit_state("done")}, "no registered state handlers"),
+        ({"workflow_id": ""}, "workflow_id must be 1 to 255"),
+        ({"workflow_id": 5}, "workflow_id must be a str"),
+        ({"workflow_id": "x" * 255}, "workflow_id must be 1 to 255"),
+        ({"data": object()}, "ctx.data"),
+        ({"workflow": 5}, "a Workflow, or a function that builds one, is needed, not a int"),
+        ({"workflow": lambda sink: None}, "must return a Workflow, not a NoneType"),
+        ({"outside": []}, "outside must be a function"),
+    ],
+)
+async def test_what_is_wrong_with_the_call_is_what_it_says(arguments: dict[str, Any], cause: str) -> None:
+    with pytest.raises(ConfigurationError, match=cause):
+        await every_crash_point(**{"workflow": copying, "initial": "work", **arguments})
+
+
+async def test_an_async_function_where_a_plain_one_is_wanted_is_refused() -> None:
+    async def later(*given: Any) -> Any: ...
+
+    with pytest.raises(ConfigurationError, match="the function that builds the workflow must be a plain function"):
+        await every_crash_point(later, "work")  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(ConfigurationError, match="outside must be a plain function"):
+        await every_crash_point(lambda sink: copying([]), "work", outside=later)
+
+
+async def test_a_workflow_without_outside_has_seen_nothing_that_could_pass_for_right() -> None:
+    points = await every_crash_point(copying([]), "work")
+    assert [(point.end, point.seen) for point in points] == [("done", None)] * 11

@@ -103,6 +103,24 @@ async def test_an_append_is_named_by_a_number_from_1(at: Any) -> None:
             FaultyStore(MemoryCheckpointStore(), **{name: at})
 
 
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        ({"store": 5}, "not before a int"),
+        ({"store": MemoryCheckpointStore}, "not before a type"),
+        ({"error": 5}, "error must be an Exception"),
+        ({"error": OSError}, "error must be an Exception"),
+        ({"error": KeyboardInterrupt()}, "a death is crash_at"),
+        ({"before": "after"}, "before must be True or False"),
+        ({"fail_at": 2, "crash_at": 2}, "must be different appends"),
+        ({"fail_at": 1, "stall_at": 3, "crash_at": 3}, "must be different appends"),
+    ],
+)
+async def test_what_could_not_happen_is_refused(arguments: dict[str, Any], cause: str) -> None:
+    with pytest.raises(ConfigurationError, match=cause):
+        FaultyStore(**{"store": MemoryCheckpointStore(), "fail_at": 1, **arguments})
+
+
 @pytest.mark.parametrize("before", [True, False])
 async def test_append_n_fails_once_before_or_after_its_row_is_there(before: bool) -> None:
     store = FaultyStore(MemoryCheckpointStore(), fail_at=3, before=before)
@@ -173,8 +191,22 @@ async def test_a_run_whose_log_fails_fails_and_can_be_resumed() -> None:
 
 
 async def test_a_pause_cannot_be_negative() -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match="must not be negative$"):
         Pause(-1)
+
+
+@pytest.mark.parametrize("script", [5, None, [1, Crash], [Fail], (Pause, 1)])
+async def test_what_is_no_script_is_refused(script: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a script "):
+        ScriptedSource(script)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(5,), (OSError,), (KeyboardInterrupt(),), (OSError(), 0), (OSError(), True), (OSError(), 1.5)]
+)
+async def test_a_failure_is_an_exception_some_times(arguments: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^Fail\("):
+        Fail(*arguments)
 
 
 async def test_a_script_gives_items_with_their_numbers_from_any_cursor_on() -> None:
@@ -185,9 +217,9 @@ async def test_a_script_gives_items_with_their_numbers_from_any_cursor_on() -> N
     assert [pair async for pair in source.after(3)] == []
     assert (source.reads, source.cursors, source.closed) == ([["a", "b", "c"]] * 2 + [["c"], []], [None, 0, 2, 3], 4)
     assert source.items == ["a", "b", "c"]
-    for cursor in (-1, 4):
+    for cursor in (-1, 4, True, 1.0, "1"):
         with pytest.raises(ConfigurationError, match="0 to 3"):
-            source.after(cursor)
+            source.after(cursor)  # type: ignore[arg-type]  # that is the point of some
 
 
 async def test_a_crash_happens_once_and_a_failure_as_often_as_it_says() -> None:
@@ -269,9 +301,11 @@ async def test_a_manual_clock_stands_still_until_it_is_advanced() -> None:
         manual.advance(timedelta(minutes=1))
         assert clock.now() == manual.now == 150
         assert clock.wall() == manual.wall == datetime(2030, 1, 1, 0, 2, 30, tzinfo=UTC)
-        for wrong in (-1, float("nan"), "1"):
-            with pytest.raises(ConfigurationError):
+        for wrong in (-1, float("nan"), float("inf"), -float("inf"), 10**400, "1", None):
+            with pytest.raises(ConfigurationError) as refused:
                 manual.advance(wrong)  # type: ignore[arg-type]  # that is the point
+            assert "no limit" not in str(refused.value)
+        assert manual.now == 150
     assert abs(clock.wall() - datetime.now(UTC)) < timedelta(seconds=30)
     assert abs(clock.now() - time.monotonic()) < 30
     with pytest.raises(ConfigurationError, match="time zone"):

@@ -72,16 +72,7 @@ ASYNC = """
         assert recording_observer.path == ["read", "done"] * 2
 """
 LOOP = """
-    import asyncio
     import pytest
-    from cano.testing import VirtualTimeLoop
-
-    class Policy(asyncio.DefaultEventLoopPolicy):
-        _loop_factory = VirtualTimeLoop
-
-    @pytest.fixture
-    def event_loop_policy():
-        return Policy()
 
     @pytest.mark.asyncio
     async def test_an_hour(recording_observer):
@@ -89,6 +80,12 @@ LOOP = """
         began = clock.now()
         assert await built.orchestrate("read") == "done"
         assert [(when - began, outputs) for when, outputs in sink] == [(3600, ["a"]), (5000, ["b"])]
+"""
+FACTORY = """
+from cano.testing import VirtualTimeLoop
+
+def pytest_asyncio_loop_factories(config, item):
+    return {"virtual": VirtualTimeLoop}
 """
 LOOP_OF_ANYIO = """
     import pytest
@@ -155,9 +152,8 @@ def test_the_fixtures_work_with(options: tuple[str, ...], files: dict[str, str],
     assert f"{passed} passed" in finished.stdout
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="event loop policies are deprecated from 3.14 on")
 def test_pytest_asyncio_can_be_given_the_virtual_loop(tmp_path: Path) -> None:
-    finished = run(
-        tmp_path, "-o", "asyncio_mode=strict", "-o", "asyncio_default_fixture_loop_scope=function", "-W", "default", loop=LOOP
-    )
+    (tmp_path / "conftest.py").write_text(FACTORY)
+    finished = run(tmp_path, "-o", "asyncio_mode=strict", "-o", "asyncio_default_fixture_loop_scope=function", loop=LOOP)
     assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "1 passed" in finished.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import signal
@@ -17,8 +18,17 @@ from typing import Any
 
 import pytest
 
-from cano import ConfigurationError, SqliteCheckpointStore, Window, Workflow, clock
-from cano.testing import Deadlock, Pause, ScriptedSource, VirtualTimeLoop, checkpoint_store_contract, every_crash_point, simulate
+from cano import CancellationToken, ConfigurationError, SqliteCheckpointStore, Window, Workflow, WorkflowCancelledError, clock
+from cano.testing import (
+    Deadlock,
+    Pause,
+    ScriptedSource,
+    VirtualTimeLoop,
+    checkpoint_store_contract,
+    every_crash_point,
+    simulate,
+    simulation,
+)
 from cano.testing.simulation import START
 from tests.streams import Probe, numbers, run
 
@@ -100,8 +110,9 @@ def test_the_clocks_of_cano_tell_virtual_time_while_it_lasts_in_threads_too() ->
     assert simulate(main, start=start) == (5400, datetime(2031, 5, 1, 11, 30, tzinfo=UTC), 5400)
     assert simulate(main)[1] == datetime(2024, 1, 1, 1, 30, tzinfo=UTC)
     assert abs(clock.wall() - datetime.now(UTC)) < timedelta(minutes=1)
-    with pytest.raises(ConfigurationError, match="time zone"):
-        simulate(main, start=datetime(2031, 5, 1))
+    for wrong in (datetime(2031, 5, 1), "2031-05-01"):
+        with pytest.raises(ConfigurationError, match="time zone"):
+            simulate(main, start=wrong)  # type: ignore[arg-type]  # that is the point
 
 
 def test_the_wall_clock_may_be_set_and_only_it() -> None:
@@ -203,6 +214,124 @@ def test_those_who_are_cleaned_up_after_the_limit_may_still_wait() -> None:
     with pytest.raises(TimeoutError):
         simulate(main, timeout=10)
     assert cleaned == ["yes"]
+
+
+# -- what never waits ------------------------------------------------------------------------------------------------------
+
+
+async def spin(done: list[float]) -> int:
+    turns = 0
+    while not done:
+        await asyncio.sleep(0)
+        turns += 1
+    return turns
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_a_loop_that_never_waits_takes_its_time(seed: int | None) -> None:
+    async def main() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        done: list[float] = []
+        loop.call_later(30, lambda: None)
+        loop.call_later(7200, lambda: done.append(loop.time()))
+        return [await spin(done), done, loop.time()]
+
+    found = simulate(main, seed=seed)
+    assert found[1:] == [[7200], 7200]
+    assert 19_990 <= found[0] <= 20_000, "10,000 turns for each timer"
+    assert simulate(main, seed=seed) == found
+
+
+def test_what_is_busy_for_a_while_holds_the_clock_still() -> None:
+    async def main() -> float:
+        async with asyncio.timeout(0.001):
+            for _ in range(9_000):
+                await asyncio.sleep(0)
+        await asyncio.sleep(1)
+        async with asyncio.timeout(0.001):
+            for _ in range(9_000):
+                await asyncio.sleep(0)
+        return clock.now()
+
+    assert simulate(main) == 1
+
+
+def test_a_limit_holds_for_what_never_waits_too() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(100, lambda: None)
+        await spin([])
+
+    with pytest.raises(TimeoutError, match="10.0 s have passed"):
+        simulate(main, timeout=10)
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_stream_that_is_always_ready_can_be_cancelled_by_a_timer_and_has_time_windows(endless: bool) -> None:
+    async def always(cursor: int | None) -> Any:
+        for number in itertools.count(1):
+            yield number
+
+    source = (lambda cursor: itertools.count(1)) if endless else always
+    probe = Probe(source, window=Window(count=10**9, seconds=5))
+
+    async def main() -> float:
+        token = CancellationToken()
+        asyncio.get_running_loop().call_later(8, token.cancel)
+        with pytest.raises(WorkflowCancelledError):
+            await run(probe, token=token)
+        return clock.now()
+
+    assert simulate(main) == 8
+    assert [number for window in probe.flushed for number in window] == probe.processed
+    assert len(probe.flushed) == 2
+
+
+def test_going_round_without_end_is_an_error_that_says_who(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cano.testing.simulation._ENDLESS", 50_000)
+
+    async def main(every: float | None) -> None:
+        async def tick() -> None:
+            while every:
+                await asyncio.sleep(every)
+
+        ticking = asyncio.create_task(tick(), name="ticking")
+        await asyncio.create_task(spin([]), name="spinning")
+        await ticking
+
+    for every in (None, 60):
+        for seed in (None, 5):
+            with pytest.raises(
+                Deadlock, match=r"(?s)50000 turns, and no end; these go round:\n  spinning: .*spin \(line \d+\)"
+            ) as found:
+                simulate(lambda: main(every), seed=seed)  # noqa: B023 - called at once
+            assert "ticking" not in str(found.value)
+
+
+def test_the_bound_of_what_never_ends_is_a_million_turns_in_a_row() -> None:
+    assert simulation._ENDLESS == 1_000_000
+
+    async def main() -> int:
+        total = 0
+        for _ in range(30):
+            for _ in range(50_000):
+                await asyncio.sleep(0)
+                total += 1
+            await asyncio.sleep(1)
+        return total
+
+    assert simulate(main) == 1_500_000
+
+
+def test_a_loop_that_asks_a_thread_again_and_again_waits_for_it() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        answer = loop.run_in_executor(None, time.sleep, 0.5)
+        loop.call_later(1, lambda: None)
+        while not answer.done():
+            await asyncio.sleep(0)
+        return loop.time()
+
+    assert simulate(main) == 0
 
 
 # -- an end --------------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from cano import (
     Window,
     Workflow,
 )
+from cano.testing import CrashPoint, every_crash_point
 
 
 class Step(StrEnum):
@@ -167,3 +168,23 @@ class WrongOutput(Ingest):
 class WrongState(Task[Step]):
     async def run(self, ctx: Context[Totals]) -> str:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # wrong, on purpose
         return "done"
+
+
+# the kit for tests ---------------------------------------------------------------------------------------------------------
+
+
+def around_a_list(sink: list[int]) -> Workflow[Step]:
+    return flow
+
+
+def around_a_set(sink: set[int]) -> Workflow[Step]:
+    return flow
+
+
+async def crash_points() -> None:
+    assert_type(await every_crash_point(around_a_list, Step.INGEST), list[CrashPoint[list[int]]])
+    assert_type(await every_crash_point(around_a_set, Step.INGEST, outside=set[int]), list[CrashPoint[set[int]]])
+    assert_type(await every_crash_point(flow, Step.INGEST, between={"after"}), list[CrashPoint[None]])
+    assert_type(await every_crash_point(flow, Step.INGEST, outside=list[int]), list[CrashPoint[list[int]]])
+    await every_crash_point(around_a_set, Step.INGEST)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]  # it is given a list
+    await every_crash_point(flow, Step.INGEST, between="after")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]  # no str

@@ -42,12 +42,12 @@ def test_registration_checks_everything_at_once() -> None:
         lambda: scheduler.manual("", workflow, "start"),
         lambda: scheduler.manual("a\nb", workflow, "start"),
         lambda: scheduler.manual("x" * 201, workflow, "start"),
-        lambda: scheduler.manual("c", object(), "start"),  # type: ignore[arg-type]
+        lambda: scheduler.manual("c", object(), "start"),  # type: ignore[arg-type]  # wrong, on purpose
         lambda: scheduler.manual("c", workflow, None),
         lambda: scheduler.manual("c", workflow, "start", workflow_id="a\tb"),
-        lambda: scheduler.manual("c", workflow, "start", backoff=1),  # type: ignore[arg-type]
+        lambda: scheduler.manual("c", workflow, "start", backoff=1),  # type: ignore[arg-type]  # wrong, on purpose
         lambda: scheduler.manual("c", workflow, "start", data=asyncio.sleep),
-        lambda: scheduler.every("c", workflow, "start", 1.0, fixed="both"),  # type: ignore[arg-type]
+        lambda: scheduler.every("c", workflow, "start", 1.0, fixed="both"),  # type: ignore[arg-type]  # wrong, on purpose
         lambda: scheduler.every("c", workflow, "start", 0, fixed="rate"),
         lambda: scheduler.every("c", workflow, "start", -1.0, fixed="delay"),
         lambda: scheduler.every("c", workflow, "start", float("inf"), fixed="delay"),
@@ -62,7 +62,7 @@ def test_registration_checks_everything_at_once() -> None:
         with pytest.raises(ConfigurationError):
             register()
     with pytest.raises(TypeError, match="fixed"):
-        scheduler.every("c", workflow, "start", 1.0)  # type: ignore[call-arg]
+        scheduler.every("c", workflow, "start", 1.0)  # type: ignore[call-arg]  # wrong, on purpose
     assert [status.name for status in scheduler.statuses()] == ["a", "b"]
 
 

@@ -357,7 +357,8 @@ def test_tasks_and_generators_that_are_left_are_ended() -> None:
             await asyncio.sleep(10**6)
             yield
         finally:
-            ended.append("task" if asyncio.current_task().get_name() == "left" else "generator")  # type: ignore[union-attr]
+            current = asyncio.current_task()
+            ended.append("task" if current is not None and current.get_name() == "left" else "generator")
 
     async def numbers() -> Any:
         try:
@@ -369,7 +370,7 @@ def test_tasks_and_generators_that_are_left_are_ended() -> None:
         left = asyncio.create_task(anext(forever()), name="left")
         generator = numbers()
         await anext(generator)
-        main.kept = left, generator  # type: ignore[attr-defined]
+        main.kept = left, generator  # type: ignore[attr-defined]  # so that nothing is collected before the end
         await asyncio.sleep(1)
         return 5
 

@@ -152,12 +152,12 @@ class MissesHooks(StreamTask[Step, int, int, int]):
 
 
 MissesHooks()  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]  # wrong, on purpose
-flow.register("merge", Merge())  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+flow.register("merge", Merge())  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
 flow.register(Step.MERGE, wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
 flow.add_exit_state("done")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
 Window(count="five")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
 SqliteCheckpointStore("runs.db", synchronous="OFF")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong, on purpose
-FailFast(3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+FailFast(3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong, on purpose
 
 
 class WrongOutput(Ingest):

@@ -58,6 +58,8 @@ class RunCounts:
 
     def expect_task(self, workflow: str, state: Any, task: str, kind: str) -> None:
         """Have the series of a task's failures begin at 0."""
+        for outcome in ("completed", "failed", "cancelled", "timeout"):
+            self.tasks.find((workflow, state.__class__, state, task, kind, outcome))
         self.retries.find((workflow, task))
         self.refusals.find((workflow, task))
         if kind == "stream":

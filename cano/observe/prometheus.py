@@ -88,7 +88,7 @@ class PrometheusObserver(WorkflowObserver):
         """
         if name is not None and not isinstance(name, str):
             raise ConfigurationError(f"name must be a str, not a {type(name).__name__}")
-        if callable(getattr(thing, "orchestrate", None)):
+        if callable(getattr(thing, "orchestrate", None)) and not isinstance(thing, type):
             self._expect(thing.name)
         else:
             self._watched.add(thing, name)

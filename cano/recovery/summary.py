@@ -23,8 +23,9 @@ def summaries(schema: int) -> str:
     failure = "NULL, NULL, NULL" if old else "failure.error_type, failure.category, failure.failed_at"
     join = "" if old else "LEFT JOIN cano_failures AS failure ON failure.workflow_id = total.workflow_id"
     return f"""
-    SELECT total.workflow_id, {workflow}, log.state, log.task, log.visit, total.rows, total.windows, total.resumes, log.kind,
-        log.next_state, total.rolling_back, log.workflow_version, {written_at}, total.progressed_at, {failure}
+    SELECT total.workflow_id, {workflow}, log.state, log.task, log.visit, total.rows, total.windows, total.resumes,
+        CASE WHEN log.kind = 'STEP_CURSOR' AND log.blob IS NULL THEN NULL ELSE log.kind END, log.next_state,
+        total.rolling_back, log.workflow_version, {written_at}, total.progressed_at, {failure}
     FROM (
         SELECT workflow_id, MAX(sequence) AS last, COUNT(*) AS rows, SUM(kind = 'ROLLBACK_STARTED') AS rolling_back,
             MAX(sequence) + 1 - SUM(kind <> 'STEP_CURSOR') AS windows, SUM(again) AS resumes,
@@ -91,7 +92,7 @@ def summary(values: tuple[Any, ...]) -> RunSummary:
             workflow=_typed(workflow, str),
             state=_typed(state, str),
             task=_typed(task, str),
-            visit=_typed(visit, int),
+            visit=_counted(visit),
             rows=rows,
             windows=_typed(windows, int),
             resumes=resumes,
@@ -101,11 +102,11 @@ def summary(values: tuple[Any, ...]) -> RunSummary:
             workflow_version=_typed(version, int),
             written_at=_moment(written_at),
             progressed_at=_moment(progressed_at),
-            error_type=_optional(error_type, str),
-            error_category=_optional(category, str),
+            error_type=_told(error_type),
+            error_category=_told(category),
             failed_at=_moment(failed_at),
         )
-    except (TypeError, ValueError, OverflowError, OSError):
+    except (TypeError, ValueError):
         return RunSummary(workflow_id if isinstance(workflow_id, str) else repr(workflow_id), damaged=True)
 
 
@@ -119,5 +120,20 @@ def _optional(value: Any, kind: type[T]) -> T | None:
     return None if value is None else _typed(value, kind)
 
 
+def _counted(value: Any) -> int:
+    if _typed(value, int) < 0:
+        raise ValueError
+    return int(value)
+
+
+def _told(value: Any) -> str | None:
+    """What is only for people to look at: no run is damaged if it cannot be read."""
+    return value if isinstance(value, str) else None
+
+
 def _moment(timestamp: Any) -> datetime | None:
-    return None if timestamp is None else datetime.fromtimestamp(timestamp, UTC)
+    """Likewise."""
+    try:
+        return datetime.fromtimestamp(timestamp, UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None

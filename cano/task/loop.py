@@ -115,7 +115,7 @@ async def _finish(session: StreamSession, failure: Exception | None) -> Ending:
 
 async def _drain(session: StreamSession) -> Ending:
     """Stopped: flush and commit what is in hand, close the source, `on_close(CANCELLED)`. The first error surfaces."""
-    failure: Exception | None = None
+    failure: BaseException | None = None
     try:
         stop = await session.join() or session.decided
         if stop is not None:  # decided and committed before the stop was seen
@@ -129,7 +129,7 @@ async def _drain(session: StreamSession) -> Ending:
         failure = error
     try:
         await session.close(CloseReason.CANCELLED)
-    except Exception as error:
+    except (asyncio.CancelledError, Exception) as error:  # aborted: what the flush raised is what surfaces all the same
         failure = failure or error
     if failure is not None:
         raise failure

@@ -8,10 +8,10 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import Any
 
 from cano.brake import Brake, Halted
 from cano.clock import Turn
@@ -19,55 +19,13 @@ from cano.context import Context
 from cano.errors import RetryExhaustedError, TaskExecutionError
 from cano.task.failure import crashes, hook_failure
 from cano.task.flight import Flight, TakenOver, end
+from cano.task.host import Host
 from cano.task.items import ItemHandler
-from cano.task.letter import DeadLetter
 from cano.task.pull import Source
 from cano.task.stream import CloseReason, Stop, StreamSettings, StreamTask
 from cano.task.window import OpenWindow
 
 _log = logging.getLogger("cano")
-
-
-class Host(Protocol):
-    """What a stream needs of whoever runs it. A stream knows nothing of stores."""
-
-    fix: Callable[[Any], Any] | None
-
-    def encode(self, cursor: Any) -> bytes:
-        """Encode a cursor, or raise CursorError."""
-        ...
-
-    def window_id(self) -> str:
-        """The id of the window that follows the last commit."""
-        ...
-
-    async def commit(self, cursor: bytes, stop: Stop[Any] | None) -> None:
-        """Make a cursor, `ctx.data` and the decision durable in one append."""
-        ...
-
-    def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """A transaction that `commit` takes part in; gives its connection."""
-        ...
-
-    def flushed(self, count: int, seconds: float, stopped: bool) -> None:
-        """A window is committed."""
-        ...
-
-    def dropped(self, error: BaseException, dead_lettered: bool) -> None:
-        """The policy dropped an item."""
-        ...
-
-    def retrying(self, attempt: int, delay: float, error: Exception) -> None:
-        """An attempt at an item failed and another follows."""
-        ...
-
-    def letter(self, item: Any, error: Exception, cursor: Any) -> DeadLetter:
-        """A dead letter for an item."""
-        ...
-
-    def copied(self, data: Any) -> Any:
-        """A copy of a value of `ctx.data`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +166,8 @@ class StreamSession:
                 return self.decided
             if self._flight is not None:
                 await self._flight.settle()
+                if self.decided is not None:
+                    return self.decided
             if not self.window.due:
                 return None
             if (stop := await self.flush(draining=draining)) is not None:
@@ -304,10 +264,16 @@ class StreamSession:
         return await self.call("on_close", self.task.on_close, reason)
 
     @property
+    def failed_beside(self) -> BaseException | None:
+        """What the flush beside the read ended with, if it failed and nobody has taken that over yet."""
+        over = self.beside is not None and self.beside.done() and not self.beside.cancelled()
+        return self.beside.result().error if over and self.beside is not None else None
+
+    @property
     def crash(self) -> BaseException | None:
-        """What came up in an item in flight and is no Exception, if anything did."""
-        crash = None if self._flight is None else self._flight.crash
-        return crash if crash is not None and crashes(crash) else None
+        """What came up beside the loop, in an item in flight or in a flush, and is no Exception, if anything did."""
+        beside = (None if self._flight is None else self._flight.crash, self.failed_beside)
+        return next((error for error in beside if error is not None and crashes(error)), None)
 
     async def release(self) -> None:
         """The last thing on every way out: nothing of the stream stays behind. Idempotent."""
@@ -359,8 +325,10 @@ class StreamSession:
             self._filled()
         if self._items.flood is not None:
             if cursor is not None:  # so that a resume goes on behind what was set aside
-                await self.flush(draining=True)
-            raise self._items.flood
+                self.decided = await self.flush(draining=self.brake.on)
+            if self.decided is None:
+                raise self._items.flood
+            self.brake.call()  # a Stop wins, as it does at the end of the source
 
     def no_pair(self, found: str) -> TaskExecutionError:
         """The error for a `process_item` that broke its contract."""
@@ -374,7 +342,7 @@ class StreamSession:
                 return None
             if not self.brake.leaked():
                 if self.brake.aborted:
-                    raise error
+                    raise self.failed_beside or error
                 return None
         elif interrupted or self.brake.on:
             _log.warning("the source of %s raised %s when it was stopped", self.task.name, type(error).__name__)

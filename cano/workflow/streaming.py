@@ -59,7 +59,7 @@ async def _run_session(session: StreamSession) -> Ending:
 
 
 class StreamHost:
-    """What a stream gets from its run (`cano.task.session.Host`): the codec, the journal and the observers."""
+    """What a stream gets from its run (`cano.task.host.Host`): the codec, the journal and the observers."""
 
     def __init__(self, run: Run, registered: Registration) -> None:
         assert registered.codec is not None

@@ -226,9 +226,18 @@ async def test_a_migration_that_dies_half_way_leaves_the_older_log(tmp_path: Pat
     await store.close()
 
 
-@pytest.mark.parametrize(
-    "damage", ["kind = 'NONSENSE'", "state = x'00'", "visit = 'many'", "written_at = 'then'", "written_at = 1e300"]
-)
+@pytest.mark.parametrize("damage", ["written_at = 'then'", "written_at = 1e300", "written_at = x'00'"])
+async def test_a_run_whose_moment_cannot_be_read_is_not_damaged(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteCheckpointStore(path) as store:
+        await store.append("a", entry(0))
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute(f"UPDATE cano_checkpoints SET {damage}")
+        (run,) = await store.summaries()
+        assert (run.state, run.written_at, run.damaged) == ("STATE", None, False)
+
+
+@pytest.mark.parametrize("damage", ["kind = 'NONSENSE'", "state = x'00'", "visit = 'many'", "visit = -5", "kind = 'STEP_CURSOR'"])
 async def test_a_damaged_row_is_told_as_such_and_hides_no_other_run(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "runs.db"
     store = SqliteCheckpointStore(path)

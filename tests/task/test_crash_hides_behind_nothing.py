@@ -23,6 +23,7 @@ from cano import (
     SqliteCheckpointStore,
     Stop,
     StreamTask,
+    TaskExecutionError,
     Window,
     Workflow,
     WorkflowCancelledError,
@@ -210,3 +211,47 @@ async def test_a_policy_of_no_retries_is_no_retry_whatever_it_is_called() -> Non
         flow = Workflow[str, dict[str, int]]().register("work", task).add_exit_state("done")
         await flow.orchestrate("work", data={"seen": 0})
     assert totals == [3, 3]
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+@pytest.mark.parametrize("raised", [Crashed, OSError])
+@pytest.mark.parametrize("second", ["task", "abort", "drain timeout"])
+async def test_what_the_flush_of_a_drain_raised_survives_a_cut_while_the_source_closes(
+    second: str, raised: type[BaseException], in_flight: int
+) -> None:
+    token, store, closing = CancellationToken(), MemoryCheckpointStore(), asyncio.Event()
+
+    class Slow(Probe):
+        async def open(self, ctx: Context, cursor: int | None) -> AsyncIterator[int]:
+            try:
+                yield 1
+                await asyncio.Event().wait()
+            finally:
+                closing.set()
+                await asyncio.sleep(60)
+
+        async def flush_window(self, ctx: Context, outputs: list[int]) -> None:
+            raise raised
+
+    probe = Slow(numbers(1, 1), window=Window(count=9), max_in_flight=in_flight)
+    flow = machine(probe, store, drain_timeout=0.01 if second == "drain timeout" else 60)
+    running = asyncio.create_task(flow.orchestrate("work", workflow_id="r", token=token))
+    while not probe.processed:
+        await asyncio.sleep(0)
+    stop = running.cancel if second == "task" else token.cancel
+    stop()
+    await closing.wait()
+    if second == "task":
+        running.cancel()
+    elif second == "abort":
+        token.abort()
+    with pytest.raises((Crashed, TaskExecutionError, asyncio.CancelledError)) as caught:
+        await running
+    surfaced = caught.value
+    if raised is Crashed:
+        assert type(surfaced) is Crashed
+    else:  # whoever cancels the awaiting asyncio task gets that, caused by the failure
+        failure = surfaced.__cause__ if second == "task" else surfaced
+        assert isinstance(failure, TaskExecutionError)
+        assert isinstance(failure.__cause__, OSError)
+    assert [row.blob for row in await store.load_run("r")] == [None]

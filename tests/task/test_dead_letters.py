@@ -24,6 +24,7 @@ from cano import (
     RetryOnError,
     SkipAndContinue,
     SqliteCheckpointStore,
+    Stop,
     TaskConfig,
     TaskExecutionError,
     Window,
@@ -390,6 +391,27 @@ async def test_with_cursor_of_every_resume_of_a_run_that_parks_most_of_its_items
     assert failures == 3
     assert [letter.item for letter in sink.letters] == list(range(6, 351))
     assert probe.items == [*range(1, 6), *range(351, 501)]
+
+
+@ONE_AND_FOUR
+async def test_a_stop_of_the_flush_that_a_flood_of_letters_brings_wins(width: int) -> None:
+    store = MemoryCheckpointStore()
+
+    def process(item: int) -> None:
+        if item > 5:
+            raise ValueError
+
+    probe = Placed(
+        numbers(1, 500),
+        process=process,
+        flush=lambda outputs: Stop("stopped"),
+        window=Window(count=300),
+        on_item_error=SKIP,
+        dead_letters=Sink(),
+        max_in_flight=width,
+    )
+    assert await run(probe, store) == "stopped"
+    assert probe.closed == []
 
 
 @ONE_AND_FOUR

@@ -175,6 +175,8 @@ class Flight:
                 return
             await self._session.drop(entry.item, entry.error)
             entries.popleft()
+            if self._session.decided is not None:
+                return
             self.deliver()
 
     async def land(self, *, draining: bool) -> Stop[Any] | None:
